@@ -108,48 +108,21 @@ class StreamCommands(Generic[T]):
 
     @overload
     async def tread(
-        self,
-        key: Key,
-        last_id: IdWord,
-        count: int,
-        *,
-        block: int | None = None,
-        group: Key | None = None,
-        ttl: int = 0,
-        retry: int | None = None,
-        expire: int = 0,
-        withinfo: Literal[False] = False,
-        where: Sequence[Condition] = (),
-    ) -> list[Record[T] | None]: ...
+        self, key: Key, last_id: IdWord, count: int, *, block: int | None = None,
+        group: Key | None = None, ttl: int = 0, retry: int | None = None, expire: int = 0,
+        withinfo: Literal[False] = False, where: Sequence[Condition] = (),
+    ) -> list[Record[T] | None]: ...  # fmt: skip
     @overload
     async def tread(
-        self,
-        key: Key,
-        last_id: IdWord,
-        count: int,
-        *,
-        block: int | None = None,
-        group: Key | None = None,
-        ttl: int = 0,
-        retry: int | None = None,
-        expire: int = 0,
-        withinfo: Literal[True],
-        where: Sequence[Condition] = (),
-    ) -> tuple[tuple[ID | None, ID | None], list[Record[T] | None]]: ...
+        self, key: Key, last_id: IdWord, count: int, *, block: int | None = None,
+        group: Key | None = None, ttl: int = 0, retry: int | None = None, expire: int = 0,
+        withinfo: Literal[True], where: Sequence[Condition] = (),
+    ) -> tuple[tuple[ID | None, ID | None], list[Record[T] | None]]: ...  # fmt: skip
     async def tread(
-        self,
-        key: Key,
-        last_id: IdWord,
-        count: int,
-        *,
-        block: int | None = None,
-        group: Key | None = None,
-        ttl: int = 0,
-        retry: int | None = None,
-        expire: int = 0,
-        withinfo: bool = False,
-        where: Sequence[Condition] = (),
-    ) -> Any:
+        self, key: Key, last_id: IdWord, count: int, *, block: int | None = None,
+        group: Key | None = None, ttl: int = 0, retry: int | None = None, expire: int = 0,
+        withinfo: bool = False, where: Sequence[Condition] = (),
+    ) -> Any:  # fmt: skip
         """Read up to `count` entries after an ID, or the next ones of a group.
 
         None in the list stands for entries that were evicted before they were read. If `block` ms
@@ -160,17 +133,8 @@ class StreamCommands(Generic[T]):
         >>> [record["temperature"] for record in await ms.tread("sensors", 0, 10)]
         ['35.6']
         """
-        return await self._ask(
-            requests.tread(
-                key,
-                last_id,
-                count,
-                block,
-                requests.GroupWords(group, ttl, retry, expire),
-                withinfo,
-                where,
-            )
-        )
+        words = requests.GroupWords(group, ttl, retry, expire)
+        return await self._ask(requests.tread(key, last_id, count, block, words, withinfo, where))
 
     async def trange(
         self,
@@ -223,6 +187,61 @@ class StreamCommands(Generic[T]):
         1
         """
         return await self._ask(requests.tack(key, group, ids))
+
+    async def tgroup(
+        self, key: Key, group: Key, *, start: IdWord | None = None, ttl: int | None = None,
+        timeout: int | None = None, backoff: Sequence[int] | None = None,
+    ) -> bool:  # fmt: skip
+        """Set the rules of a group, in milliseconds; those that are not given stay.
+
+        With `start`, the group and the stream are created if they are missing.
+
+        >>> await ms.tgroup("mail", "senders", start=0, timeout=30_000, backoff=[1000, 60_000])
+        True
+        """
+        return await self._ask(requests.tgroup(key, group, start, ttl, timeout, backoff))
+
+    async def tnack(
+        self, key: Key, group: Key, consumer: Key, *ids: IdWord,
+        silent: bool = False, delay: int | None = None,
+    ) -> list[int]:  # fmt: skip
+        """Give entries of a managed group back, for all its readers, at once or after `delay` ms.
+
+        Returns 1 for each entry that was given back, -1 if this consumer does not hold it. With
+        `silent`, the delivery does not count. An empty consumer stands for reads by `tread`.
+
+        >>> _ = await ms.tgroup("post", "senders", start=0, timeout=30_000)
+        >>> _ = await ms.tappend("post", {"to": "ann"})
+        >>> [letter] = await ms.tread("post", 0, 1, group="senders")
+        >>> await ms.tnack("post", "senders", "", letter.id, delay=60_000)
+        [1]
+        """
+        return await self._ask(requests.tnack(key, group, consumer, ids, silent, delay))
+
+    async def tnack_all(
+        self, key: Key, group: Key, consumer: Key,
+        *, silent: bool = False, delay: int | None = None,
+    ) -> int:  # fmt: skip
+        """Give everything back that a consumer holds; returns the number of entries.
+
+        >>> _ = await ms.tgroup("bills", "senders", start=0, timeout=30_000)
+        >>> await ms.tnack_all("bills", "senders", "worker-1", silent=True)
+        0
+        """
+        return await self._ask(requests.tnack_all(key, group, consumer, silent, delay))
+
+    async def textend(
+        self, key: Key, group: Key, consumer: Key, ms: int, *ids: IdWord
+    ) -> list[int]:
+        """Keep entries of a managed group for `ms` more; 1 for each, -1 if it is not held.
+
+        >>> _ = await ms.tgroup("films", "encoders", start=0, timeout=30_000)
+        >>> film = await ms.tappend("films", {"n": 1})
+        >>> _ = await ms.tread("films", 0, 1, group="encoders")
+        >>> await ms.textend("films", "encoders", "", 600_000, film)
+        [1]
+        """
+        return await self._ask(requests.textend(key, group, consumer, ms, ids))
 
     async def tseek(self, key: Key, after: IdWord, n: int) -> Seek:
         """Find the n-th entry after an ID: how many there are, up to n, and the last one's ID.
@@ -372,36 +391,28 @@ class StreamCommands(Generic[T]):
         """
         return await self._ask(requests.tseal(key, children, elsewhere))
 
-    async def tinfo(self, key: Key) -> dict[str, Any] | None:
-        """Details of a stream, by the names of the reply; None if there is no such key.
+    async def tinfo(self, key: Key, group: Key | None = None) -> dict[str, Any] | None:
+        """Details of a stream, or of one of its groups, by the names of the reply.
+
+        None if there is no such key or group.
 
         >>> new = await ms.tappend("cups", {"n": 1})
         >>> (await ms.tinfo("cups"))["last-id"] == new
         True
         """
-        return await self._ask(requests.tinfo(key))
+        return await self._ask(requests.tinfo(key, group))
 
     @overload
     async def tpolicy(self, key: Key) -> dict[str, Any] | None: ...
     @overload
     async def tpolicy(
-        self,
-        key: Key,
-        *,
-        maxlen: int | None = None,
-        maxage: int | None = None,
-        maxbytes: int | None = None,
-        exact: bool | None = None,
-    ) -> bool: ...
+        self, key: Key, *, maxlen: int | None = None, maxage: int | None = None,
+        maxbytes: int | None = None, exact: bool | None = None,
+    ) -> bool: ...  # fmt: skip
     async def tpolicy(
-        self,
-        key: Key,
-        *,
-        maxlen: int | None = None,
-        maxage: int | None = None,
-        maxbytes: int | None = None,
-        exact: bool | None = None,
-    ) -> Any:
+        self, key: Key, *, maxlen: int | None = None, maxage: int | None = None,
+        maxbytes: int | None = None, exact: bool | None = None,
+    ) -> Any:  # fmt: skip
         """Set limits of the retention policy. Without any, returns the policy or None.
 
         >>> _ = await ms.tappend("meter", {"level": 7})

@@ -40,6 +40,10 @@ def read_map(reply: Any) -> dict[str, Any]:
     return {text(name): value for name, value in reply.items()}
 
 
+def read_map_or_none(reply: Any) -> dict[str, Any] | None:
+    return None if reply is None else read_map(reply)
+
+
 INFO_IDS = [
     "first-id",
     "last-id",

@@ -12,6 +12,7 @@ from millstream.client.core.decoding import (
     read_id_or_none,
     read_info,
     read_map,
+    read_map_or_none,
     read_policy,
     read_row,
     read_writers,
@@ -159,6 +160,52 @@ def tack(key: Key, group: Key, ids: Iterable[IdWord]) -> Command[int]:
     return command("TACK", key, group, *map(id_word, ids))
 
 
+def tgroup(
+    key: Key,
+    group: Key,
+    start: IdWord | None,
+    ttl: int | None,
+    timeout: int | None,
+    backoff: Sequence[int] | None,
+) -> Command[bool]:
+    words: list[Word] = [] if start is None else ["START", id_word(start)]
+    for name, ms in (("TTL", ttl), ("TIMEOUT", timeout)):
+        if ms is not None:
+            words += [name, ms]
+    if backoff is not None:
+        words += ["BACKOFF", len(backoff), *backoff]
+    return command("TGROUP", key, group, *words, read=lambda reply: text(reply) == "OK")
+
+
+def tnack(
+    key: Key, group: Key, consumer: Key, ids: Sequence[IdWord], silent: bool, delay: int | None
+) -> Command[list[int]]:
+    if not ids:
+        raise ValueError("tnack needs an ID; tnack_all gives back all entries of a consumer")
+    which = ["IDS", len(ids), *map(id_word, ids)]
+    return command("TNACK", key, group, consumer, *_nack_words(silent, delay), *which)
+
+
+def tnack_all(key: Key, group: Key, consumer: Key, silent: bool, delay: int | None) -> Command[int]:
+    return command("TNACK", key, group, consumer, *_nack_words(silent, delay), "ALL")
+
+
+def _nack_words(silent: bool, delay: int | None) -> list[Word]:
+    words: list[Word] = ["SILENT" if silent else "FAIL"]
+    if delay is not None:
+        words += ["DELAY", delay]
+    return words
+
+
+def textend(
+    key: Key, group: Key, consumer: Key, ms: int, ids: Sequence[IdWord]
+) -> Command[list[int]]:
+    if not ids:
+        raise ValueError("textend needs an ID")
+    which = ["IDS", len(ids), *map(id_word, ids)]
+    return command("TEXTEND", key, group, consumer, ms, *which)
+
+
 def tseek(key: Key, after: IdWord, n: int) -> Command[Seek]:
     return command(
         "TSEEK",
@@ -287,8 +334,10 @@ def create_if_missing(key: Key) -> Command[bool | None]:
     return replace(made, accepts="BUSYKEY")
 
 
-def tinfo(key: Key) -> Command[dict[str, Any] | None]:
-    return command("TINFO", key, read=read_info)
+def tinfo(key: Key, group: Key | None = None) -> Command[dict[str, Any] | None]:
+    if group is None:
+        return command("TINFO", key, read=read_info)
+    return command("TINFO", key, "GROUP", group, read=read_map_or_none)
 
 
 def tpolicy(

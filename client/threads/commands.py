@@ -109,48 +109,21 @@ class StreamCommands(Generic[T]):
 
     @overload
     def tread(
-        self,
-        key: Key,
-        last_id: IdWord,
-        count: int,
-        *,
-        block: int | None = None,
-        group: Key | None = None,
-        ttl: int = 0,
-        retry: int | None = None,
-        expire: int = 0,
-        withinfo: Literal[False] = False,
-        where: Sequence[Condition] = (),
-    ) -> list[Record[T] | None]: ...
+        self, key: Key, last_id: IdWord, count: int, *, block: int | None = None,
+        group: Key | None = None, ttl: int = 0, retry: int | None = None, expire: int = 0,
+        withinfo: Literal[False] = False, where: Sequence[Condition] = (),
+    ) -> list[Record[T] | None]: ...  # fmt: skip
     @overload
     def tread(
-        self,
-        key: Key,
-        last_id: IdWord,
-        count: int,
-        *,
-        block: int | None = None,
-        group: Key | None = None,
-        ttl: int = 0,
-        retry: int | None = None,
-        expire: int = 0,
-        withinfo: Literal[True],
-        where: Sequence[Condition] = (),
-    ) -> tuple[tuple[ID | None, ID | None], list[Record[T] | None]]: ...
+        self, key: Key, last_id: IdWord, count: int, *, block: int | None = None,
+        group: Key | None = None, ttl: int = 0, retry: int | None = None, expire: int = 0,
+        withinfo: Literal[True], where: Sequence[Condition] = (),
+    ) -> tuple[tuple[ID | None, ID | None], list[Record[T] | None]]: ...  # fmt: skip
     def tread(
-        self,
-        key: Key,
-        last_id: IdWord,
-        count: int,
-        *,
-        block: int | None = None,
-        group: Key | None = None,
-        ttl: int = 0,
-        retry: int | None = None,
-        expire: int = 0,
-        withinfo: bool = False,
-        where: Sequence[Condition] = (),
-    ) -> Any:
+        self, key: Key, last_id: IdWord, count: int, *, block: int | None = None,
+        group: Key | None = None, ttl: int = 0, retry: int | None = None, expire: int = 0,
+        withinfo: bool = False, where: Sequence[Condition] = (),
+    ) -> Any:  # fmt: skip
         """Read up to `count` entries after an ID, or the next ones of a group.
 
         None in the list stands for entries that were evicted before they were read. If `block` ms
@@ -161,17 +134,8 @@ class StreamCommands(Generic[T]):
         >>> [record["temperature"] for record in ms.tread("sensors", 0, 10)]
         ['35.6']
         """
-        return self._ask(
-            requests.tread(
-                key,
-                last_id,
-                count,
-                block,
-                requests.GroupWords(group, ttl, retry, expire),
-                withinfo,
-                where,
-            )
-        )
+        words = requests.GroupWords(group, ttl, retry, expire)
+        return self._ask(requests.tread(key, last_id, count, block, words, withinfo, where))
 
     def trange(
         self,
@@ -224,6 +188,59 @@ class StreamCommands(Generic[T]):
         1
         """
         return self._ask(requests.tack(key, group, ids))
+
+    def tgroup(
+        self, key: Key, group: Key, *, start: IdWord | None = None, ttl: int | None = None,
+        timeout: int | None = None, backoff: Sequence[int] | None = None,
+    ) -> bool:  # fmt: skip
+        """Set the rules of a group, in milliseconds; those that are not given stay.
+
+        With `start`, the group and the stream are created if they are missing.
+
+        >>> ms.tgroup("mail", "senders", start=0, timeout=30_000, backoff=[1000, 60_000])
+        True
+        """
+        return self._ask(requests.tgroup(key, group, start, ttl, timeout, backoff))
+
+    def tnack(
+        self, key: Key, group: Key, consumer: Key, *ids: IdWord,
+        silent: bool = False, delay: int | None = None,
+    ) -> list[int]:  # fmt: skip
+        """Give entries of a managed group back, for all its readers, at once or after `delay` ms.
+
+        Returns 1 for each entry that was given back, -1 if this consumer does not hold it. With
+        `silent`, the delivery does not count. An empty consumer stands for reads by `tread`.
+
+        >>> _ = ms.tgroup("post", "senders", start=0, timeout=30_000)
+        >>> _ = ms.tappend("post", {"to": "ann"})
+        >>> [letter] = ms.tread("post", 0, 1, group="senders")
+        >>> ms.tnack("post", "senders", "", letter.id, delay=60_000)
+        [1]
+        """
+        return self._ask(requests.tnack(key, group, consumer, ids, silent, delay))
+
+    def tnack_all(
+        self, key: Key, group: Key, consumer: Key,
+        *, silent: bool = False, delay: int | None = None,
+    ) -> int:  # fmt: skip
+        """Give everything back that a consumer holds; returns the number of entries.
+
+        >>> _ = ms.tgroup("bills", "senders", start=0, timeout=30_000)
+        >>> ms.tnack_all("bills", "senders", "worker-1", silent=True)
+        0
+        """
+        return self._ask(requests.tnack_all(key, group, consumer, silent, delay))
+
+    def textend(self, key: Key, group: Key, consumer: Key, ms: int, *ids: IdWord) -> list[int]:
+        """Keep entries of a managed group for `ms` more; 1 for each, -1 if it is not held.
+
+        >>> _ = ms.tgroup("films", "encoders", start=0, timeout=30_000)
+        >>> film = ms.tappend("films", {"n": 1})
+        >>> _ = ms.tread("films", 0, 1, group="encoders")
+        >>> ms.textend("films", "encoders", "", 600_000, film)
+        [1]
+        """
+        return self._ask(requests.textend(key, group, consumer, ms, ids))
 
     def tseek(self, key: Key, after: IdWord, n: int) -> Seek:
         """Find the n-th entry after an ID: how many there are, up to n, and the last one's ID.
@@ -367,36 +384,28 @@ class StreamCommands(Generic[T]):
         """
         return self._ask(requests.tseal(key, children, elsewhere))
 
-    def tinfo(self, key: Key) -> dict[str, Any] | None:
-        """Details of a stream, by the names of the reply; None if there is no such key.
+    def tinfo(self, key: Key, group: Key | None = None) -> dict[str, Any] | None:
+        """Details of a stream, or of one of its groups, by the names of the reply.
+
+        None if there is no such key or group.
 
         >>> new = ms.tappend("cups", {"n": 1})
         >>> ms.tinfo("cups")["last-id"] == new
         True
         """
-        return self._ask(requests.tinfo(key))
+        return self._ask(requests.tinfo(key, group))
 
     @overload
     def tpolicy(self, key: Key) -> dict[str, Any] | None: ...
     @overload
     def tpolicy(
-        self,
-        key: Key,
-        *,
-        maxlen: int | None = None,
-        maxage: int | None = None,
-        maxbytes: int | None = None,
-        exact: bool | None = None,
-    ) -> bool: ...
+        self, key: Key, *, maxlen: int | None = None, maxage: int | None = None,
+        maxbytes: int | None = None, exact: bool | None = None,
+    ) -> bool: ...  # fmt: skip
     def tpolicy(
-        self,
-        key: Key,
-        *,
-        maxlen: int | None = None,
-        maxage: int | None = None,
-        maxbytes: int | None = None,
-        exact: bool | None = None,
-    ) -> Any:
+        self, key: Key, *, maxlen: int | None = None, maxage: int | None = None,
+        maxbytes: int | None = None, exact: bool | None = None,
+    ) -> Any:  # fmt: skip
         """Set limits of the retention policy. Without any, returns the policy or None.
 
         >>> _ = ms.tappend("meter", {"level": 7})

@@ -1,14 +1,16 @@
-"""TINFO: details of a stream as a whole."""
+"""TINFO: details of a stream as a whole, and the rules of one of its groups."""
 
 from __future__ import annotations
 
 from millstream.commands.draft.tpolicy import policy_reply
 from millstream.commands.engine.group_replies import shown_count
-from millstream.commands.engine.lifecycle import live_held
+from millstream.commands.engine.lifecycle import live_group, live_held
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import command
+from millstream.errors import SYNTAX, CommandError
 from millstream.ids import Id
+from millstream.storage.groups.group import Group
 from millstream.storage.reservations.held import handed_out_id
 from millstream.storage.streams.lineage import Lineage
 from millstream.storage.streams.retention import bytes_of
@@ -18,13 +20,21 @@ Fields = dict[bytes, object]
 UINT64_MAX = 2**64 - 1
 
 
-@command("TINFO key", "readonly")
+@command("TINFO key [GROUP group]", "readonly")
 def tinfo(ctx: Context, args: Args) -> Fields | None:
-    """Returns details of a stream as a whole."""
+    """Returns details of a stream as a whole, or the rules and counts of one of its groups."""
     key = args.take()
+    group_name = None
+    if args.remaining:
+        if not args.option(b"GROUP") or args.remaining != 1:
+            raise CommandError(SYNTAX)
+        group_name = args.take()
     stream = ctx.read_for_update(key)
     if stream is None:
         return None
+    if group_name is not None:
+        group = live_group(ctx, key, stream, group_name)
+        return None if group is None else _group_fields(group)
     return {
         b"first-id": None if stream.first_id is None else Id(*stream.first_id, True),
         b"last-id": Id(*stream.last_id, True),
@@ -40,6 +50,18 @@ def tinfo(ctx: Context, args: Args) -> Fields | None:
         b"policy": policy_reply(stream.policy),
         b"incarnation": stream.incarnation,
     } | _ordering_fields(ctx, key, stream)
+
+
+def _group_fields(group: Group) -> Fields:
+    """The rules of a group, and how many of its pending entries are with readers or wait."""
+    waiting = group.pending.waiting_count
+    return {
+        b"timeout": group.timeout_ms,
+        b"backoff": list(group.backoff_ms),
+        b"ttl": group.ttl_ms,
+        b"in-flight": group.pending.count - waiting,
+        b"waiting": waiting,
+    }
 
 
 def _ordering_fields(ctx: Context, key: bytes, stream: Stream) -> Fields:

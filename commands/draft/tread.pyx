@@ -10,6 +10,7 @@ from millstream.commands.engine.delivery cimport (
     ReplyBudget, Retry, begin_budget, deliver_long, deliver_new, group_has_gap,
     is_long_delivery, no_retry, redeliver_due,
 )
+from millstream.commands.engine.managed_groups cimport deliver_due, set_deadline
 from millstream.commands.engine.ranges cimport EntryRange, has_gap, make_range
 from millstream.commands.engine.searching cimport FilteredRange, make_filtered
 from millstream.commands.runtime.replies cimport BlockedRead, Raw, make_raw, make_several
@@ -25,7 +26,7 @@ from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
 from millstream.storage.blocks.entry_filter cimport EntryFilter
 from millstream.storage.groups.due_index cimport is_due
-from millstream.storage.groups.group cimport Group, ttl_ms_of
+from millstream.storage.groups.group cimport Group, timeout_ms_of, ttl_ms_of
 from millstream.storage.groups.pending cimport UNOWNED
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
@@ -426,8 +427,12 @@ cdef class GroupRead(GroupsRead):
         cdef uint64_t made, left
         cdef EntryRange entries
         cdef Output again = Output()
-        self.set_terms(&terms, first)
-        made = redeliver_due(ctx, self.key, stream, group, &terms, self.limit, again)
+        self.set_terms(&terms, group, first)
+        if timeout_ms_of(group):
+            begin_budget(&budget, self.limit)
+            made = deliver_due(ctx, self.key, stream, group, &terms, again, &budget)
+        else:
+            made = redeliver_due(ctx, self.key, stream, group, &terms, self.limit, again)
         left = self.limit - made
         long_delivery = is_long_delivery(stream, group, left)
         if not long_delivery:
@@ -451,16 +456,18 @@ cdef class GroupRead(GroupsRead):
         out.end_array(&head, lead + made)
         return make_raw(out.take())
 
-    cdef int set_terms(self, Terms* terms, bint first) noexcept:
-        """Set the terms: entries have no owner, and become pending if they may be delivered
-        again."""
-        no_retry(terms, self.retry is not None, UNOWNED)
+    cdef int set_terms(self, Terms* terms, Group group, bint first) noexcept:
+        """Set the terms: entries have no owner, and become pending if they may be delivered again,
+        as all may in a managed group."""
+        no_retry(terms, self.retry is not None or timeout_ms_of(group) > 0, UNOWNED)
         terms.dotted = True
         terms.with_zero = first
         if self.retry is not None:
             terms.has_retry = True
             terms.retry_ms = self.retry.retry_ms
             terms.expire_ms = self.retry.expire_ms
+        if timeout_ms_of(group):
+            set_deadline(terms, group)
         return 0
 
     def attempt(self, Context ctx not None):

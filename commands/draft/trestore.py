@@ -109,6 +109,7 @@ def _put(keyspace: Keyspace, db_index: int, source: bytes, key: bytes, made: Str
 
 def _note_ordering(keyspace: Keyspace, meta: dict[str, Any]) -> None:
     keyspace.has_ordering = keyspace.has_ordering or any(name in meta for name in _ORDERING)
+    keyspace.has_rules = keyspace.has_rules or any("rules" in group for group in meta["groups"])
 
 
 @effect(b"TRESTORE", keys=((1, 0), (2, 0)))

@@ -5,7 +5,7 @@ A claim collects the IDs that it has given to the consumer, and those that are p
 stream no longer has their entries. Both become effects at the end, even if memory runs out before.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.commands.engine.delivery cimport drop_gone, one_more
 from millstream.commands.engine.lifecycle cimport live_group, note_seen
@@ -16,6 +16,7 @@ from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.managed_entries cimport claim_retry_number
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.streams.stream cimport Stream
 
@@ -66,24 +67,27 @@ cdef class Claims:
         self.gone = []
 
     cdef bint is_too_early(self, const Pending* record, uint64_t now_ms) noexcept:
-        """True if an entry has not been idle for long enough."""
+        """True if an entry has not been idle for long enough. One that waits has no reader."""
         cdef uint64_t last_ms = record.last_delivery_ms
-        return self.min_idle_ms and now_ms - min(last_ms, now_ms) < self.min_idle_ms
+        return self.min_idle_ms and not record.waiting and now_ms - min(last_ms, now_ms) < self.min_idle_ms
 
     cdef int take(self, Context ctx, Group group, Consumer consumer, EntryId at_id, Pending* record,
                   PendingAt* at) except -1:
         """Give an entry, pending or not (NULL), to the consumer."""
         cdef int64_t deliveries
+        cdef uint32_t retry_number = claim_retry_number(group, ctx.steady_ms, self.delivery_ms)
         self.claimed.add(at_id.ms, at_id.seq)
         if record == NULL:
-            group.pending.claim(at_id.ms, at_id.seq, consumer, self.delivery_ms, self.count)
+            group.pending.claim(at_id.ms, at_id.seq, consumer, self.delivery_ms, self.count,
+                                retry_number)
         else:
             deliveries = group.pending.deliveries(record)
             if self.count == b"+":
                 deliveries = one_more(deliveries)
             elif self.count != b"=":
                 deliveries = int(self.count)
-            group.pending.transfer(at, consumer.index, self.delivery_ms, deliveries)
+            group.pending.transfer(
+                at, consumer.index, self.delivery_ms, deliveries, retry_number)
         group.pending.note_again(at_id.ms, at_id.seq, self.delivery_ms, ctx.steady_ms)
         consumer.active_ms = ctx.steady_ms
         return 0

@@ -60,6 +60,7 @@ cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, const 
 cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
                          Output out, ReplyBudget* budget) except? 0xffffffffffffffff
 cdef bint is_full(Output out, const ReplyBudget* budget) noexcept
+cdef int put_age(Output out, Py_ssize_t at, int64_t idle_ms, int64_t deliveries) except -1
 cpdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1
 cdef int64_t one_more(int64_t deliveries) noexcept
 cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1

@@ -24,6 +24,7 @@ from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport DeliveryOrder, expires_ms, is_due, is_idle
 from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.managed_entries cimport claim_retry_number
 from millstream.storage.groups.pending cimport NO_RETRY, Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.log.entry_log cimport Walk
@@ -321,7 +322,8 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
         for i in range(shown.count):
             record = find_pending(group.pending.records, shown.items[i], &at)
             group.pending.transfer(&at, consumer.index, ctx.steady_ms,
-                                   one_more(group.pending.deliveries(record)))
+                                   one_more(group.pending.deliveries(record)),
+                                   claim_retry_number(group, ctx.steady_ms, ctx.steady_ms))
             group.pending.note_again(
                 shown.items[i].ms, shown.items[i].seq, ctx.steady_ms, ctx.steady_ms)
         consumer.active_ms = ctx.steady_ms

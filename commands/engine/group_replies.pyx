@@ -54,8 +54,10 @@ cdef enum:
 # ---------------------------------------------------------------- pending entries
 
 cdef int64_t idle_of(const Pending* record, uint64_t now_ms) noexcept:
-    """Milliseconds since the last delivery as shown in replies: -1 for entries released by
-    XNACK."""
+    """Milliseconds since the last delivery as shown in replies: -1 for entries released by XNACK and
+    entries that wait."""
+    if record.waiting:
+        return -1
     if record.last_delivery_ms == 0 and record.consumer == UNOWNED:
         return -1
     return now_ms - record.last_delivery_ms if now_ms > record.last_delivery_ms else 0
@@ -74,15 +76,16 @@ cdef Encodable pending_range(Group group, EntryId start, EntryId end, int64_t li
     made.latest_ms = MAX if min_idle_ms <= 0 else max(<int64_t>now_ms - min_idle_ms, 0)
     made.consumers = group.pending.members()
     made.large_counts = group.pending.large_counts()
-    # The bounds do not include entries that a claim has found deleted, but these are still pending.
-    made.has_idle_bounds = not group.pending.records.has_gone
+    # The bounds do not include entries that wait, and entries that a claim has found deleted.
+    made.has_idle_bounds = not (
+        group.pending.records.has_gone or group.pending.records.waiting)
     made.owner = owner
     return made
 
 
 cdef class PendingRange(RowSource):
     """[[ID, consumer, idle ms, deliveries], ...] in ID order. An entry without an owner has an
-    empty name, and an entry released by XNACK an idle time of -1. Encode it before the group
+    empty name, and an entry released by XNACK or given back an idle time of -1. Encode it before the group
     changes."""
     # None when the reply is long: then it has shared the chunks.
     cdef Group group

@@ -19,7 +19,7 @@ from millstream.commands.runtime.stream_effects cimport ids_of, record_ack, reco
 from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport exact_min, has_expired, is_idle
-from millstream.storage.groups.group cimport Group, has_ended
+from millstream.storage.groups.group cimport Group, has_ended, waits_for_due
 from millstream.storage.groups.pending cimport EXPIRE, WAKE
 from millstream.storage.reservations.held cimport Held, Slot
 from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
@@ -158,7 +158,7 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
     if group is None:
         return
     group.scheduled_ms = MAX
-    if group.pending.retry_waiters and exact_min(group.pending.records, WAKE, MAX) <= ctx.steady_ms or (
+    if waits_for_due(group) and exact_min(group.pending.records, WAKE, MAX) <= ctx.steady_ms or (
             group.pending.claim_bound() != MAX and is_idle(
                 group.pending.records, ctx.steady_ms, group.pending.claim_idle())):
         # The readers are served after this; each reader that blocks again schedules the next timer.

@@ -54,6 +54,7 @@ cdef class Context:
     cdef public bint may_block
     cdef public bint timed_alone
     cdef public str write_error
+    cdef public str memory_error
     cdef public dict shared
     cdef public set remade
     cdef public bytes events

@@ -63,6 +63,7 @@ class Context(Generic[HostT]):
     server: HostT
     may_block: bool
     write_error: str | None
+    memory_error: str | None
     shared: dict[object, bytes] | None
     remade: set[tuple[int, bytes, bytes]] | None
     events: bytes

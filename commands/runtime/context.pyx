@@ -102,7 +102,7 @@ cdef class Context:
     how far the wall clock is ahead of it, to convert times that clients send or see: the difference
     of the two readings would vary by a millisecond. `write_error` is
     the error of changes (None if changes are allowed), for commands of which only some forms change
-    data. `may_block` is false inside a transaction. While waiting readers are served, `shared` has
+    data; `memory_error` is that of commands that need memory, for those of which some forms do. `may_block` is false inside a transaction. While waiting readers are served, `shared` has
     encoded replies for all readers of one append, and `remade` the groups, (db, key, name), that
     one of the readers has created again; otherwise both are None. The handler of a hot command sets
     `timed_alone` after unusually long work, so that the command is timed individually. `events`

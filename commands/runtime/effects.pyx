@@ -41,6 +41,7 @@ CODES = {
     b"SET": 36, b"UPDATE": 37, b"EXTEND": 38, b"PATCH": 39, b"PADDED": 40, b"EXPIRE": 41,
     b"DEL": 43, b"RENAME": 44, b"COPY": 45, b"RESTORE": 46, b"TRESTORE": 47,
     b"SWAPDB": 48, b"FLUSHDB": 49, b"FLUSHALL": 50,
+    b"GROUPRULES": 51, b"TAKE": 52, b"WAIT": 53, b"DEADLINE": 54,
 }
 cdef list NAMES = [None] * 128
 for _name, _code in CODES.items():
@@ -479,7 +480,8 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
 
 # Effects without which entries are delivered again after a crash, and none is lost.
 GROUP_EFFECTS = frozenset(
-    (b"ACK", b"CLAIM", b"CONSUMER", b"DELIVER", b"REDELIVER", b"RELEASE", b"SEEN"))
+    (b"ACK", b"CLAIM", b"CONSUMER", b"DEADLINE", b"DELIVER", b"REDELIVER", b"RELEASE", b"SEEN",
+     b"TAKE", b"WAIT"))
 
 
 def changes_only_groups(bytes payload not None) -> bool:

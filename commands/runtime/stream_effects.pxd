@@ -63,6 +63,8 @@ cdef int record_delivery(Effects effects, int db, bytes key, Group group, const 
                          EntryId first, uint64_t now_ms) except -1
 cdef int record_redelivery(Effects effects, int db, bytes key, Group group, const Terms* terms,
                            Ids ids, uint64_t now_ms) except -1
+cdef int record_take(Effects effects, int db, bytes key, Group group, const Terms* terms, Ids ids,
+                     uint64_t now_ms) except -1
 cdef int record_claim(Effects effects, int db, bytes key, Group group, Consumer consumer,
                       const ClaimTerms* terms, Ids ids) except -1
 cdef int record_ack(Effects effects, int db, bytes key, bytes group, Ids ids) except -1

@@ -11,6 +11,10 @@ IDMP: bytes
 IDMPREPEAT: bytes
 GROUPSETID: bytes
 CONSUMERDROP: bytes
+DEADLINE: bytes
+WAIT: bytes
+GROUPRULES: bytes
+GROUPTTL: bytes
 RELEASE: bytes
 
 def id_of(text: bytes) -> tuple[int, int]: ...

@@ -17,10 +17,13 @@ from millstream.commands.runtime.effects cimport (
 )
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
-from millstream.ids cimport parse_id, parse_u64
+from millstream.ids cimport make_id, parse_id, parse_u64
 from millstream.storage.blocks.layout cimport read_varint
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.managed_entries cimport (
+    claim_retry_number, extend, give_back, take_again,
+)
 from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.reservations.held cimport Held, handed_out
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
@@ -401,6 +404,20 @@ def apply_group_ttl(Keyspace keyspace not None, int db, list words not None) -> 
     keyspace.schedule(db, words[0], group)
 
 
+GROUPRULES = b"GROUPRULES"
+
+@effect(GROUPRULES, wakes_readers=True)
+def apply_group_rules(Keyspace keyspace not None, int db, list words not None) -> None:
+    """GROUPRULES key group TIMEOUT ms BACKOFF number delay-ms ...: the rules of delivery of a
+    group."""
+    group = named_group(keyspace, db, words)
+    if (words[2], words[4]) != (b"TIMEOUT", b"BACKOFF") or int(words[5]) != len(words) - 6:
+        raise ValueError(f"GROUPRULES {words[2:]!r} are not known to this version")
+    group.set_delivery_rules(int(words[3]), tuple([int(word) for word in words[6:]]))
+    keyspace.has_rules = True
+    keyspace.schedule(db, words[0], group)
+
+
 GROUPSETID = b"GROUPSETID"
 
 @effect(GROUPSETID)
@@ -573,6 +590,69 @@ def apply_redeliver(Keyspace keyspace not None, int db, list words not None) -> 
     keyspace.schedule(db, words[0], group)
 
 
+cdef int record_take(Effects effects, int db, bytes key, Group group, const Terms* terms, Ids ids,
+                     uint64_t now_ms) except -1:
+    """TAKE key group consumer ms retry-ms expire-ms id [id ...]."""
+    cdef Consumer owner = group.pending.numbered(terms.owner)
+    cdef list words
+    cdef size_t i
+    if not effects.enabled:
+        return 0
+    words = [TAKE, key, group.name, b"" if owner is None else owner.name, now_ms,
+             terms.retry_ms, terms.expire_ms]
+    for i in range(ids.count):
+        words.append(bytes(make_id(ids.items[i].ms, ids.items[i].seq, False)))
+    return effects.put_effect(db, tuple(words))
+
+
+TAKE = b"TAKE"
+
+@effect(TAKE)
+def apply_take(Keyspace keyspace not None, int db, list words not None) -> None:
+    """TAKE key group consumer ms retry-ms expire-ms id [id ...]: a managed group delivered entries
+    that were due again, to a consumer or (with an empty name) without an owner."""
+    group = named_group(keyspace, db, words)
+    cdef Consumer consumer = named_consumer(group, words[2]) if words[2] else None
+    cdef uint64_t now_ms = int(words[3])
+    keyspace.note_steady(now_ms)
+    if consumer is not None:
+        consumer.seen_ms = consumer.active_ms = now_ms
+    retry_number = group.pending.retry_number(int(words[4]), int(words[5]))
+    for word in words[6:]:
+        ms, seq = id_of(word)
+        take_again(group.pending, EntryId(ms, seq), UNOWNED if consumer is None else consumer.index,
+                   now_ms, retry_number)
+    keyspace.schedule(db, words[0], group)
+
+
+WAIT = b"WAIT"
+
+@effect(WAIT, wakes_readers=True)
+def apply_wait(Keyspace keyspace not None, int db, list words not None) -> None:
+    """WAIT key group ms delay-ms deliveries id [id ...]: entries of a managed group, pending or not,
+    were given back and are due after a delay. deliveries: a number, `-` for one less, `=` for no
+    change."""
+    group = named_group(keyspace, db, words)
+    keyspace.note_steady(int(words[2]))
+    for word in words[5:]:
+        ms, seq = id_of(word)
+        give_back(group.pending, ms, seq, words[4], int(words[2]), int(words[3]))
+    keyspace.schedule(db, words[0], group)
+
+
+DEADLINE = b"DEADLINE"
+
+@effect(DEADLINE)
+def apply_deadline(Keyspace keyspace not None, int db, list words not None) -> None:
+    """DEADLINE key group ms span-ms id [id ...]: entries in flight have until span-ms after ms."""
+    group = named_group(keyspace, db, words)
+    keyspace.note_steady(int(words[2]))
+    for word in words[4:]:
+        ms, seq = id_of(word)
+        extend(group.pending, ms, seq, int(words[2]), int(words[3]))
+    keyspace.schedule(db, words[0], group)
+
+
 cdef int record_claim(Effects effects, int db, bytes key, Group group, Consumer consumer,
                       const ClaimTerms* terms, Ids ids) except -1:
     """CLAIM key group consumer ms delivery-ms deliveries id [id ...]."""
@@ -593,14 +673,17 @@ cdef int record_claim(Effects effects, int db, bytes key, Group group, Consumer 
 def apply_claim(Keyspace keyspace not None, int db, list words not None) -> None:
     """CLAIM key group consumer ms delivery-ms deliveries id [id ...]: a consumer claims entries. An
     entry that is not pending becomes pending, with one earlier delivery. deliveries: a number, `+`
-    for one more, `=` for no change."""
+    for one more, `=` for no change. In a managed group the entries get a new deadline."""
     group = named_group(keyspace, db, words)
     consumer = named_consumer(group, words[2])
     keyspace.note_steady(int(words[3]))
     consumer.seen_ms = consumer.active_ms = int(words[3])
+    retry_number = claim_retry_number(group, int(words[3]), int(words[4]))
     for word in words[6:]:
         ms, seq = id_of(word)
-        group.pending.claim(ms, seq, consumer, int(words[4]), words[5])
+        group.pending.claim(ms, seq, consumer, int(words[4]), words[5], retry_number)
+    if retry_number != NO_RETRY:
+        keyspace.schedule(db, words[0], group)
 
 
 RELEASE = b"RELEASE"

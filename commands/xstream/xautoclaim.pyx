@@ -173,7 +173,9 @@ cdef int run(Context ctx, Target target, Consumer consumer, Claims claims, Entry
             scan.following = at_id
             break
         scan.looks -= 1
-        if not finder.find(at_id):
+        if record.waiting:
+            pass  # a managed group delivers it again
+        elif not finder.find(at_id):
             claims.gone.append((at_id.ms, at_id.seq))
             scan.most -= 1
         elif not claims.is_too_early(record, ctx.steady_ms):

@@ -12,7 +12,9 @@ from millstream.commands.engine.lifecycle import (
     new_consumer,
     new_group,
     note_used,
+    read_effects_most,
 )
+from millstream.commands.engine.managed_groups import GiveBack, held_ids
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import OK, Simple
@@ -173,7 +175,11 @@ def xgroup_delconsumer(ctx: Context, args: Args) -> int:
     _, group = _existing_group(ctx, key, name)
     dropped = 0
     if group.pending.consumer(consumer) is not None:
-        dropped = delete_consumer(group, consumer)
+        if group.timeout_ms:  # the entries stay: other consumers get them
+            held = held_ids(group, consumer)
+            ctx.effects.require_room(read_effects_most(key, group, consumer, len(held)))
+            dropped = len(GiveBack(b"SILENT").from_holder(ctx, key, group, consumer, held))
+        dropped += delete_consumer(group, consumer)
         ctx.changed(CONSUMERDROP, key, group.name, consumer, event=b"xgroup-delconsumer")
     note_used(ctx, key, group)
     return dropped

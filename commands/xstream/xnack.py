@@ -1,14 +1,15 @@
 """XNACK: returning pending entries to their group.
 
 A released entry has no owner, and 0 as its last delivery: a claim finds such entries first,
-whatever its minimum idle time. It keeps its retry, which is due at once. Semantics and error texts
-are those of Redis 8.8.
+whatever its minimum idle time. It keeps its retry, which is due at once. In a managed group, XNACK
+gives entries back as TNACK does, from any owner. Semantics and error texts are those of Redis 8.8.
 """
 
 from __future__ import annotations
 
 from millstream.commands.engine.claiming import named_group
 from millstream.commands.engine.lifecycle import change_entries, note_used
+from millstream.commands.engine.managed_groups import GiveBack
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.stream_effects import RELEASE
@@ -18,6 +19,8 @@ from millstream.errors import CommandError, shown
 BAD_RETRYCOUNT = "ERR Invalid RETRYCOUNT value, must be >= 0"
 NACK_NOT_POSITIVE = "ERR numids must be a positive integer"
 NACK_TOO_FEW = "ERR number of IDs doesn't match numids"
+# The new number of deliveries in the effect: a number, `-` for one less, `=` for no change.
+DELIVERIES = {b"SILENT": b"-", b"FAIL": b"=", b"FATAL": b"%d" % (2**63 - 1)}
 
 
 @command(
@@ -30,7 +33,8 @@ NACK_TOO_FEW = "ERR number of IDs doesn't match numids"
 def xnack(ctx: Context, args: Args) -> int:
     """Returns pending entries to the group without an owner; any consumer can claim them."""
     key, stream, group = named_group(ctx, args)
-    count = _take_mode(args)
+    mode = _take_mode(args)
+    retry_count: int | None = None
     force = False
     first = given = 0
     while args.remaining:
@@ -38,15 +42,22 @@ def xnack(ctx: Context, args: Args) -> int:
             first = args.pos + 1
             given = args.skip_ids(NACK_NOT_POSITIVE, NACK_TOO_FEW)
         elif args.remaining > 1 and args.option(b"RETRYCOUNT"):
-            count = b"%d" % _take_retry_count(args)
+            retry_count = _take_retry_count(args)
         elif args.option(b"FORCE"):
             force = True
         else:
             raise CommandError(f"ERR Unrecognized XNACK option '{shown(args[args.pos])}'")
     if not given:
         raise CommandError("ERR syntax error, expected IDS keyword")
+    ids = args.ids_at(first, given)
+    if group.timeout_ms:
+        new = {entry_id for entry_id in ids if force and stream.has_entry(*entry_id)}
+        given_back = GiveBack(mode, None, retry_count).from_any_owner(ctx, key, group, ids, new)
+        note_used(ctx, key, group)
+        return given_back
     released = []
-    for entry_id in args.ids_at(first, given):
+    count = DELIVERIES[mode] if retry_count is None else b"%d" % retry_count
+    for entry_id in ids:
         if group.pending.has(*entry_id) or (force and stream.has_entry(*entry_id)):
             group.pending.release(*entry_id, count, ctx.steady_ms)
             released.append(entry_id)
@@ -59,14 +70,9 @@ def xnack(ctx: Context, args: Args) -> int:
 
 
 def _take_mode(args: Args) -> bytes:
-    """Take the mode, as the effect's new number of deliveries: a number, `-` for one less, `=` for
-    no change."""
-    if args.option(b"SILENT"):
-        return b"-"
-    if args.option(b"FAIL"):
-        return b"="
-    if args.option(b"FATAL"):
-        return b"%d" % (2**63 - 1)
+    for mode in DELIVERIES:
+        if args.option(mode):
+            return mode
     raise CommandError("ERR mode must be SILENT, FAIL, or FATAL")
 
 

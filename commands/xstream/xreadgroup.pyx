@@ -3,7 +3,8 @@
 its history.
 
 Delivery is shared with TREAD, and blocked readers of both wait in one queue. The difference is
-ownership: these entries belong to a named consumer, and no timer retries them. With CLAIM a
+ownership: these entries belong to a named consumer, and no timer retries them, unless the group is
+managed (TGROUP TIMEOUT): then due entries come first. With CLAIM a
 consumer also claims entries that have been idle for long enough; a waiting one is woken when the
 first entry is. Semantics and error texts are those of Redis 8.6, for MAXCOUNT and MAXSIZE those of
 8.10.
@@ -15,6 +16,7 @@ from millstream.commands.engine.delivery cimport (
     LONG_DELIVERY, ReplyBudget, begin_budget, claim_idle, deliver_long,
     deliver_new, is_full, is_long_delivery, no_retry,
 )
+from millstream.commands.engine.managed_groups cimport GONE_MAX, deliver_due, set_deadline
 from millstream.commands.engine.ranges cimport EntryRange, make_range
 from millstream.commands.engine.searching cimport put_key
 from millstream.commands.engine.waiting cimport GroupsRead
@@ -35,8 +37,8 @@ from millstream.ids cimport parse_id
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.due_index cimport is_idle
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.due_index cimport is_due, is_idle
+from millstream.storage.groups.group cimport Group, timeout_ms_of
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport advance_pending, first_pending, next_pending
 from millstream.storage.streams.stream cimport Stream
@@ -75,7 +77,7 @@ def xreadgroup(Context ctx not None, Args args not None):
     cdef Py_ssize_t streams
     cdef int64_t timeout_ms = 0
     cdef bint block = False
-    read.keep = True
+    read.keep = read.is_first = True
     read.claim_idle_ms = NO_CLAIM
     read.db_index = ctx.db.index
     no_limits(&read.limits)
@@ -176,8 +178,8 @@ cdef read_after_id(Slice* word):
 
 
 cdef class ConsumerRead(GroupsRead):
-    """An XREADGROUP. It accepts no redeliveries, so it does not count as a retry waiter; with CLAIM
-    it counts as a claim waiter.
+    """An XREADGROUP. Only in a managed group it accepts redeliveries, so it does not count as a retry
+    waiter; with CLAIM it counts as a claim waiter.
 
     Its reply is written to `out`, except entries that are too many to be encoded now. Those are in
     `parts`, together with the bytes before them, and are encoded as the client reads."""
@@ -186,6 +188,7 @@ cdef class ConsumerRead(GroupsRead):
     cdef ReadLimits limits
     cdef uint64_t claim_idle_ms
     cdef bint keep
+    cdef bint is_first
     cdef bint will_retry
     cdef Output out
     cdef list parts
@@ -278,6 +281,9 @@ cdef class ConsumerRead(GroupsRead):
             if after[i] is not None:
                 consumer = group.pending.consumer(self.consumer)
                 ids = 0 if consumer is None else min(self.limits.entries, consumer.pending)
+            elif timeout_ms_of(group):
+                ids = min(2 * min(self.limits.entries, group.pending.records.count) + GONE_MAX,
+                          2 * group.pending.records.count)
             elif self.claim_idle_ms != NO_CLAIM:
                 ids = min(self.limits.entries, group.pending.records.count)
             most += read_effects_most((<tuple>self.keys[i])[1], group, self.consumer, ids)
@@ -286,8 +292,15 @@ cdef class ConsumerRead(GroupsRead):
     cdef bint has_something(self, Context ctx, Stream stream, Group group, after) except -1:
         if after is not None or stream.has_newer(EntryId(group.offset_ms, group.offset_seq)):
             return True
+        if self.is_due_in(ctx, group):
+            return True
         return self.claim_idle_ms != NO_CLAIM and is_idle(
             group.pending.records, ctx.steady_ms, self.claim_idle_ms)
+
+    cdef bint is_due_in(self, Context ctx, Group group) noexcept:
+        """True if a managed group has a due entry."""
+        return timeout_ms_of(group) and is_due(
+            group.pending.records, ctx.steady_ms, self.is_first)
 
     # ------------------------------------------------------------ the reply
 
@@ -358,27 +371,39 @@ cdef class ConsumerRead(GroupsRead):
 
     cdef uint64_t put_new(self, Context ctx, bytes key, Stream stream, Group group,
                           Consumer consumer) except? 0xffffffffffffffff:
-        """Write claimed entries, then new entries, together at most COUNT."""
+        """Write claimed entries, then those that are due in a managed group, then new ones, together
+        at most COUNT."""
         cdef Terms terms
         cdef uint64_t claimed = 0
+        cdef uint64_t again = 0
         cdef uint64_t given
-        no_retry(&terms, self.keep, consumer.index)
+        self.set_terms(&terms, group, consumer)
         self.budget.with_age = self.claim_idle_ms != NO_CLAIM
         if self.budget.with_age:
             self.budget.min_idle_ms = self.claim_idle_ms
             claimed = claim_idle(ctx, key, stream, group, consumer, self.out, &self.budget)
             ctx.keyspace.redelivered_claimed += claimed
             self.budget.limit -= claimed
+        if timeout_ms_of(group):
+            again = deliver_due(ctx, key, stream, group, &terms, self.out, &self.budget)
+            self.budget.limit -= again
         given = deliver_new(ctx, key, stream, group, &terms, self.out, &self.budget)
-        if given and self.keep:
+        if (again or given) and self.keep:
             consumer.active_ms = ctx.steady_ms
-        return claimed + given
+        return claimed + again + given
+
+    cdef int set_terms(self, Terms* terms, Group group, Consumer consumer) noexcept:
+        no_retry(terms, self.keep, consumer.index)
+        terms.with_zero = self.is_first
+        if timeout_ms_of(group):
+            set_deadline(terms, group)
+        return 0
 
     cdef uint64_t put_history(self, Context ctx, bytes key, Stream stream, Group group,
                               Consumer consumer, after, list ids) except? 0xffffffffffffffff:
         """Deliver a consumer's own pending entries after an ID again; an entry that no longer exists
         has a null in place of its fields. Returns their number. With `ids`, only their IDs are
-        collected, (ms, seq) each."""
+        collected, (ms, seq) each. In a managed group this does not count as a delivery."""
         cdef EntryId start
         cdef Pending* record
         cdef PendingAt at
@@ -412,7 +437,8 @@ cdef class ConsumerRead(GroupsRead):
                 self.budget.made += 1
                 self.budget.entries -= 1
             record = next_pending(group.pending.records, &at)
-        deliver_again(ctx, key, group, again)
+        if not timeout_ms_of(group):
+            deliver_again(ctx, key, group, again)
         return made
 
     cdef bint put_many(self, Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
@@ -421,6 +447,8 @@ cdef class ConsumerRead(GroupsRead):
         they are few."""
         cdef Terms terms
         cdef EntryRange entries
+        cdef Output again
+        cdef uint64_t due = 0
         cdef list ids
         if after is not None:
             if min(limit, consumer.pending) <= LONG_DELIVERY:
@@ -433,14 +461,23 @@ cdef class ConsumerRead(GroupsRead):
             return True
         if self.claim_idle_ms != NO_CLAIM or not is_long_delivery(stream, group, limit):
             return False
-        no_retry(&terms, self.keep, consumer.index)
-        entries = make_range(stream, False, limit)
-        deliver_long(ctx, key, stream, group, &terms, entries)
+        self.set_terms(&terms, group, consumer)
+        if timeout_ms_of(group):
+            again = Output()
+            due = deliver_due(ctx, key, stream, group, &terms, again, &self.budget)
         if self.keep:
             consumer.active_ms = ctx.steady_ms
-        self.put_later(entries)
+        if due == limit:
+            self.out.put_head(c'*', due)
+            self.out.put(again.take())
+            return True
+        entries = make_range(stream, False, limit - due)
+        deliver_long(ctx, key, stream, group, &terms, entries)
         self.budget.entries -= entries.limit
         self.budget.made += entries.limit
+        if due:
+            entries.begin_with(again, due)
+        self.put_later(entries)
         return True
 
     # ------------------------------------------------------------ waiting
@@ -450,9 +487,10 @@ cdef class ConsumerRead(GroupsRead):
         cdef Stream stream
         cdef Group group
         if ctx.write_error is not None:
-            if self.claim_idle_ms != NO_CLAIM:  # otherwise an append brings new entries
-                self.retry_later(ctx)
+            if self.claim_idle_ms != NO_CLAIM or self.waits_on_managed():
+                self.retry_later(ctx)  # otherwise an append brings new entries
             return None
+        self.is_first = False
         opened = []
         for _, key in self.keys:
             if ctx.remade is not None and (self.db_index, key, self.group) in ctx.remade:
@@ -468,15 +506,24 @@ cdef class ConsumerRead(GroupsRead):
         reply = self.serve(ctx, opened, [None] * len(opened), False)
         if reply is not None:
             self.note_use(ctx, opened)
-        elif self.claim_idle_ms != NO_CLAIM:
+        elif self.claim_idle_ms != NO_CLAIM or self.waits_on_managed():
             for (_, key), (_, group) in zip(self.keys, opened):
                 ctx.keyspace.schedule_after(self.db_index, key, group, ctx.steady_ms)
-                # Some claimable entries may not have been examined.
-                if not self.will_retry and is_idle(
-                        group.pending.records, ctx.steady_ms, self.claim_idle_ms):
+                # Some claimable or due entries may not have been examined.
+                if not self.will_retry and (self.is_due_in(ctx, group) or (
+                        self.claim_idle_ms != NO_CLAIM and is_idle(
+                            group.pending.records, ctx.steady_ms, self.claim_idle_ms))):
                     ctx.keyspace.timer_requests.append(
                         (ctx.steady_ms + 1, self.db_index, key, self.group))
         return reply
+
+    cdef bint waits_on_managed(self) except -1:
+        """True if one of its groups is managed: a timer brings due entries."""
+        cdef Group group
+        for group in self.held:
+            if timeout_ms_of(group):
+                return True
+        return False
 
     cdef int note_use(self, Context ctx, list opened) except -1:
         cdef Py_ssize_t i

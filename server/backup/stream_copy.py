@@ -17,11 +17,12 @@ from millstream.storage.files.snapshot_format import BASE_SALT_SIZE
 from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import has_delivery_rules
 
 _FREED_BLOCKS = 512
 # One stream does not have the history of the server: a replica that started with it would continue
 # after its last frame, without the other keys.
-_OF_ALL_DATA = ("histories", "clock")
+_OF_ALL_DATA = ("histories", "clock", "rules")
 
 
 @dataclass(eq=False)
@@ -64,7 +65,8 @@ class StreamCopy:
             directory=self.directory,
             salt=disk.random(BASE_SALT_SIZE),
         )
-        writer = SnapshotWriter(file, identity, pause=pause)
+        with_rules = "rules" in self.global_meta
+        writer = SnapshotWriter(file, identity, with_rules=with_rules, pause=pause)
         writer.add(self.captured)
         writer.finish(self.global_meta)
         while self.captured.free_step(_FREED_BLOCKS):
@@ -83,5 +85,7 @@ def capture_stream(
     global_meta = StoredKeyspace(keyspace).global_meta()
     for name in _OF_ALL_DATA:
         global_meta.pop(name, None)
+    if has_delivery_rules(value):
+        global_meta["rules"] = True
     captured = captured_stream(db, key, value, expiry_ms or None)
     return StreamCopy(captured, commits.last_seq, now_ms, global_meta)

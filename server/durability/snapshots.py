@@ -457,6 +457,7 @@ class Snapshots:
                 salt=self._files.disk.random(BASE_SALT_SIZE),
             ),
             compressed=self._config.rdbcompression,
+            with_rules="rules" in job.global_meta,
             pause=job.pause,
         )
 

@@ -75,6 +75,7 @@ cdef class Admission:
     def set_memory(self, *, bint full, bint lacking) -> None:
         """`full`: `maxmemory` is reached; `lacking`: an allocation has failed."""
         self._out_of_memory = NO_MORE_MEMORY if lacking else OUT_OF_MEMORY if full else None
+        self.context.memory_error = self._out_of_memory
         self.update()
 
     cdef int update(self) noexcept:

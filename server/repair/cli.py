@@ -303,6 +303,7 @@ def inspect(
 def _contents_as_json(contents: Contents) -> dict[str, Any]:
     fields = asdict(contents)
     for row in fields["rows"]:
+        row["rules"] = {readable(name): words for name, words in row["rules"].items()}
         row["first_id"], row["last_id"] = _id(row["first_id"]), _id(row["last_id"])
         if (ordering := row["ordering"]) is not None:
             for name in ("handed_out_id", "oldest_reservation"):
@@ -345,14 +346,21 @@ def _words_for_incomplete(contents: Contents) -> str:
 
 def _table(rows: list[Row]) -> Table:
     table = Table(box=None, pad_edge=False)
+    with_rules = ("RULES",) if any(row.rules for row in rows) else ()
     for name in ("DB", "KEY", "TYPE", "ENTRIES", "FIRST", "LAST", "GROUPS", "PENDING", "BLOCKS",
-                 "BYTES", "POLICY", "ORDERING"):  # fmt: skip
-        is_text = name in ("KEY", "TYPE", "POLICY", "ORDERING")
+                 "BYTES", "POLICY", "ORDERING", *with_rules):  # fmt: skip
+        is_text = name in ("KEY", "TYPE", "POLICY", "ORDERING", "RULES")
         table.add_column(name, justify="left" if is_text else "right")
     for row in rows:
         key = Text(shown_name(row.key), overflow="fold")
-        table.add_row(str(row.database), key, row.kind, *_numbers(row))
+        rules = (Text(_rules_words(row)),) if with_rules else ()
+        table.add_row(str(row.database), key, row.kind, *_numbers(row), *rules)
     return table
+
+
+def _rules_words(row: Row) -> str:
+    """The rules of each managed group."""
+    return ", ".join(f"{shown_name(name)}: {words}" for name, words in row.rules.items())
 
 
 def _numbers(row: Row) -> tuple[str, ...]:

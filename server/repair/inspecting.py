@@ -8,7 +8,7 @@ automatically for a small directory, otherwise on request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,8 +51,9 @@ class Ordering:
 @dataclass
 class Row:
     """One key. A string only has `size_bytes`, its length. `first_id` is the ID of the first entry,
-    or, from an index, a lower bound of it; `policy` is in the words of TPOLICY. `ordering` is None
-    for a stream without reservations (also past ones), lineage and followers."""
+    or, from an index, a lower bound of it; `policy` is in the words of TPOLICY, `rules` has the
+    rules of each managed group in those of TGROUP. `ordering` is None for a stream without
+    reservations (also past ones), lineage and followers."""
 
     database: int
     key: bytes
@@ -66,6 +67,7 @@ class Row:
     blocks: int = 0
     policy: str = ""
     ordering: Ordering | None = None
+    rules: dict[bytes, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -171,6 +173,11 @@ def _row_of_record(record: KeyRecord, meta: dict[str, Any]) -> Row:
         sum(piece.blocks for piece in record.pieces),
         _policy_words(RetentionPolicy.load(meta["policy"]) if "policy" in meta else None),
         _ordering_of_meta(meta),
+        {
+            group["name"]: _rules_words(**group["rules"])
+            for group in meta["groups"]
+            if group.get("rules", {}).get("timeout_ms")
+        },
     )
 
 
@@ -215,7 +222,20 @@ def _row_of_stream(db: int, key: bytes, stream: Stream) -> Row:
         len(blocks),
         _policy_words(stream.policy),
         _ordering(stream),
+        {
+            name: _rules_words(group.timeout_ms, group.backoff_ms)
+            for name, group in stream.groups.items()
+            if group.timeout_ms
+        },
     )
+
+
+def _rules_words(timeout_ms: int, backoff_ms: Sequence[int]) -> str:
+    """The rules of a group in the words of TGROUP."""
+    words: list[object] = ["TIMEOUT", timeout_ms]
+    if backoff_ms:
+        words += ["BACKOFF", len(backoff_ms), *backoff_ms]
+    return " ".join(map(str, words))
 
 
 def _ordering(stream: Stream) -> Ordering | None:

@@ -125,6 +125,7 @@ class _Repair:
                 ),
                 compressed=False,
                 small_compressed=False,
+                with_rules=salvage.keyspace.has_rules,
             )
             # Frames may be lost: this data is not that of any line of history.
             salvage.keyspace.histories = ()

@@ -10,7 +10,7 @@ from millstream.storage.capture.ordering_snapshot import restore_ordering
 from millstream.storage.capture.small_loader import SmallLoader
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.stream_snapshot import load_stream
+from millstream.storage.streams.stream_snapshot import has_delivery_rules, load_stream
 
 
 class StoredKeyspace:
@@ -30,6 +30,8 @@ class StoredKeyspace:
         meta: dict[str, Any] = {"incarnation": keyspace.incarnation, "steady_ms": steady_ms}
         if keyspace.has_ordering:
             meta["ordering"] = True
+        if keyspace.has_rules:
+            meta["rules"] = True
         if keyspace.recorded_promise_ms:
             meta["clock"] = keyspace.recorded_promise_ms
         if keyspace.histories:
@@ -58,6 +60,7 @@ class StoredKeyspace:
         if "expires_ms" in meta:
             database.note_expiry(key, meta["expires_ms"])
         if isinstance(value, Stream):
+            keyspace.has_rules = keyspace.has_rules or has_delivery_rules(value)
             database.schedule_groups(key, value)
 
     def restore_small(self, small: SmallLoader, most: int) -> int:

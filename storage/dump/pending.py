@@ -21,11 +21,13 @@ ENTRY_MIN_BYTES = 25
 ID_BYTES = 16
 
 # The record of a pending entry (docs/formats.md): ms, seq, first and last delivery in six bytes
-# each, deliveries and consumer in three bytes each, retry pair.
+# each, the latter with the bit of waiting, deliveries and consumer in three bytes each, retry pair.
 _RECORD = struct.Struct("<QQIHIHHBHBH")
 _CONSUMER_AT = 31
 _CONSUMER = struct.Struct("<HB")
-TIME_MAX_MS = (1 << 48) - 1
+TIME_MAX_MS = (1 << 47) - 1
+# Of the high half of the last delivery: the entry waits. Redis shows it as released.
+_WAITING = 1 << 15
 DELIVERIES_MAX = (1 << 24) - 1
 INT64_MAX = (1 << 63) - 1
 
@@ -143,7 +145,8 @@ def write_pending(records: bytes, large_counts: LargeCounts, wall_ahead_ms: int)
     for rows in _in_steps(records):
         made = []
         for ms, seq, _, _, low_ms, high_ms, low, high, *_ in rows:
-            delivered_ms = shifted_ms(high_ms << 32 | low_ms, wall_ahead_ms)
+            last_ms = 0 if high_ms & _WAITING else high_ms << 32 | low_ms
+            delivered_ms = shifted_ms(last_ms, wall_ahead_ms)
             deliveries = high << 16 | low
             if deliveries == DELIVERIES_MAX:
                 deliveries = large.get((ms, seq), DELIVERIES_MAX)

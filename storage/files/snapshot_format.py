@@ -26,6 +26,9 @@ VERSION = 2
 ORDERING_VERSION = 3
 # The version of snapshots with sections of small streams, which every new snapshot has.
 SMALL_VERSION = 4
+# The version of snapshots with groups that have rules of delivery.
+RULES_VERSION = 5
+KNOWN_VERSIONS = (1, VERSION, ORDERING_VERSION, SMALL_VERSION, RULES_VERSION)
 HEADER_SIZE = 96
 OLD_HEADER_SIZE = 64
 TRAILER_SIZE = 40

@@ -25,15 +25,13 @@ from millstream.storage.files.snapshot_format import (
     HEADER,
     HEADER_SIZE,
     IDENTITY,
+    KNOWN_VERSIONS,
     MAGIC,
     OLD_HEADER_SIZE,
-    ORDERING_VERSION,
     PADDING_MAX,
     RUN_BLOCKS_MAX,
-    SMALL_VERSION,
     TRAILER,
     TRAILER_SIZE,
-    VERSION,
     B,
     BlockType,
     Header,
@@ -75,7 +73,7 @@ class SnapshotEnds:
         magic, version, flags, uuid, created_ms, seq, salt = HEADER.unpack_from(head)
         if magic != MAGIC or int.from_bytes(head[60:], "little") != crc32(head[:60]):
             raise self._damage(0, "the header is not that of a snapshot")
-        if version not in (1, VERSION, ORDERING_VERSION, SMALL_VERSION) or flags & ~COMPRESSED:
+        if version not in KNOWN_VERSIONS or flags & ~COMPRESSED:
             raise FormatError(f"{self.name} has format {version}, which this version does not know")
         if version == 1:
             return Header(uuid, created_ms, seq, version, COMPRESSED, bytes(BASE_SALT_SIZE), b"")

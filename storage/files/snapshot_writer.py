@@ -19,6 +19,7 @@ from millstream.storage.files.snapshot_format import (
     CHUNK_MAGIC,
     COMPRESSED,
     COPY_MAGIC,
+    RULES_VERSION,
     RUN_BLOCKS_MAX,
     SMALL_VERSION,
     TAIL_SIZE,
@@ -106,8 +107,9 @@ class _Run:
 class SnapshotWriter:
     """Writes one snapshot: `add` every key, then `finish`. Any method may raise OSError.
 
-    `compressed`: whether chunks are compressed, `small_compressed`: those of small streams. `pause`
-    is called between small pieces of work, so that an event loop in the same process can run.
+    `compressed`: whether chunks are compressed, `small_compressed`: those of small streams.
+    `with_rules`: some groups may have rules of delivery. `pause` is called between small pieces of
+    work, so that an event loop in the same process can run.
     """
 
     def __init__(
@@ -117,15 +119,13 @@ class SnapshotWriter:
         *,
         compressed: bool = True,
         small_compressed: bool = True,
+        with_rules: bool = False,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
         self._file = file
         self._pause = pause
-        self._identity = {
-            **identity._asdict(),
-            "compressed": compressed,
-            "version": SMALL_VERSION,
-        }
+        version = RULES_VERSION if with_rules else SMALL_VERSION
+        self._identity = {**identity._asdict(), "compressed": compressed, "version": version}
         self._seed = int.from_bytes(identity.salt, "little")
         self._compressor = zstd().ZstdCompressor(level=_LEVEL) if compressed else _Storing()
         self._small_compressor = (
@@ -144,7 +144,7 @@ class SnapshotWriter:
         self.entries = 0
         flags = COMPRESSED if compressed else 0
         uuid, created_ms, seq, directory, salt = identity
-        header = Header(uuid, created_ms, seq, SMALL_VERSION, flags, salt, directory)
+        header = Header(uuid, created_ms, seq, version, flags, salt, directory)
         file.write(encode_header(header))
         self._begin_chunk()
 

@@ -246,17 +246,21 @@ cdef inline uint64_t moment_of(Pendings* pendings, const Pending* record, int ki
 
 
 cdef uint64_t claimable_ms(const Pending* record) noexcept:
-    """The last delivery; NEVER when a claim has found that the entry no longer exists."""
-    return NEVER if record.gone else record.last_delivery_ms
+    """The last delivery; NEVER when the entry waits, or when a claim has found that it no longer
+    exists."""
+    return NEVER if record.gone or record.waiting else record.last_delivery_ms
 
 
 cdef uint64_t due_ms(Pendings* pendings, const Pending* record, bint with_zero) noexcept:
     """The time at which the record is due for redelivery; NEVER without a retry (or with retry
-    0). Entries released by XNACK are due immediately."""
+    0). Entries released by XNACK are due immediately, and entries that wait at the end of their
+    delay, which may be 0."""
     cdef uint64_t retry
     if record.retry_number == NO_RETRY:
         return NEVER
     retry = pendings.retry_times[record.retry_number].retry_ms
+    if record.waiting:
+        return saturating_add(record.last_delivery_ms, retry)
     if retry == 0 and not with_zero:
         return NEVER
     if record.last_delivery_ms == 0 and record.consumer == UNOWNED:

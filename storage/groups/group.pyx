@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""A consumer group: its offset, its time to live, its consumers and its pending entries.
+"""A consumer group: its offset, its rules, its consumers and its pending entries.
 
 `Group.pending` has the pending entries, and the consumers that own them. There may be millions of
 pending entries, so they are plain records in chunks (`pending_chunks`), without a second index by
@@ -9,7 +9,7 @@ A stream may have very many groups, and most of them are small. A group therefor
 content of its parts when it is first needed: rules, chunks, consumers, retry pairs.
 """
 
-from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
 cimport cython
 
 from millstream.storage.groups.consumers cimport known_name
@@ -22,7 +22,8 @@ cdef enum:
     # of a consumer with its name and items, and of the objects for the first consumer. And the
     # number of sampled chunks.
     GROUP_BYTES = 200
-    RULES_BYTES = 32
+    RULES_BYTES = 48
+    DELAY_BYTES = 40
     CONSUMER_BYTES = 170
     DETAILS_BYTES = 200
     TABLE_BYTES = 56  # of a chunk, in the table of chunks
@@ -31,7 +32,8 @@ cdef enum:
 
 @cython.no_gc
 cdef class GroupRules:
-    """The rules of a group: it ends ttl_ms after `last_used_ms`, unless clients wait on it."""
+    """The rules of a group: it ends ttl_ms after `last_used_ms`, unless clients wait on it or ttl_ms is
+    0; and when its deliveries fail."""
 
 
 @cython.no_gc
@@ -61,11 +63,38 @@ cdef class Group:
 
     def set_ttl(self, uint64_t ttl_ms, uint64_t now_ms) -> None:
         """Set the time to live, which begins now; 0: none."""
-        self.rules = None
-        if ttl_ms:
-            self.rules = GroupRules.__new__(GroupRules)
+        if ttl_ms or timeout_ms_of(self):
+            self.own_rules()
             self.rules.ttl_ms = ttl_ms
             self.rules.last_used_ms = now_ms
+        else:
+            self.rules = None
+
+    def set_delivery_rules(self, uint64_t timeout_ms, tuple backoff_ms not None) -> None:
+        """Set the timeout of later deliveries and the delays after failures. Without a timeout there
+        are no other rules of delivery."""
+        if timeout_ms == 0 and ttl_ms_of(self) == 0:
+            self.rules = None
+            return
+        self.own_rules()
+        self.rules.timeout_ms = timeout_ms
+        self.rules.backoff_ms = backoff_ms or None
+
+    def own_rules(self) -> GroupRules:
+        """The rules of the group, which has some from now on."""
+        if self.rules is None:
+            self.rules = GroupRules.__new__(GroupRules)
+        return self.rules
+
+    @property
+    def timeout_ms(self) -> int:
+        """The timeout of deliveries; 0: the group is not managed."""
+        return timeout_ms_of(self)
+
+    @property
+    def backoff_ms(self) -> tuple:
+        """The delays after the first failure, the second, and so on."""
+        return () if self.rules is None or self.rules.backoff_ms is None else self.rules.backoff_ms
 
     def restart_ttl(self, uint64_t now_ms) -> None:
         """Restart the time to live, if the group has one."""
@@ -75,6 +104,22 @@ cdef class Group:
     @property
     def memory_bytes(self) -> int:
         return size_bytes_of(self)
+
+
+cdef dict delivery_rules(Group group):
+    """The rules of delivery for a snapshot; None if the group has none and none of its entries
+    waits."""
+    if timeout_ms_of(group) == 0 and group.pending.records.waiting == 0:
+        return None
+    return {"timeout_ms": group.timeout_ms, "backoff_ms": list(group.backoff_ms)}
+
+
+cdef uint64_t delay_after(Group group, int64_t deliveries) except? 0:
+    """The delay of an entry whose delivery with this number has failed."""
+    cdef tuple delays = group.backoff_ms
+    if not delays:
+        return 0
+    return delays[min(max(deliveries, 1), len(delays)) - 1]
 
 
 cdef uint64_t size_bytes_of(Group group) noexcept:
@@ -88,6 +133,8 @@ cdef uint64_t size_bytes_of(Group group) noexcept:
     total += CONSUMER_BYTES * <uint64_t>pending.consumer_count()
     if group.rules is not None:
         total += RULES_BYTES
+        if group.rules.backoff_ms is not None:
+            total += DELAY_BYTES * <uint64_t>len(group.rules.backoff_ms)
     if pending.details() is not None:
         total += DETAILS_BYTES + pending.details().retry_times_capacity * sizeof(RetryTimes)
     if records == nothing_pending():

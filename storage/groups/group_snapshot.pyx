@@ -1,14 +1,14 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """A group in a snapshot, and a copy of a group."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport Consumer, Details
-from millstream.storage.groups.group cimport Group, ttl_ms_of
+from millstream.storage.groups.group cimport Group, delivery_rules, ttl_ms_of
 from millstream.storage.groups.pending cimport (
-    CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, Pending, PendingAt,
+    CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, UNOWNED, Pending, PendingAt,
 )
 from millstream.storage.groups.pending_chunks cimport (
     allocated, copy_chunks, find_pending, nothing_pending,
@@ -41,6 +41,9 @@ cpdef dict dump_group(Group group):
     }
     if group.missed:
         meta["missed"] = group.missed
+    rules = delivery_rules(group)
+    if rules is not None:
+        meta["rules"] = rules
     return meta
 
 
@@ -77,6 +80,8 @@ cdef Group load_consumers(dict meta, uint64_t now_ms):
     group.gap_floor_ms, group.gap_floor_seq = meta["gap_floor"]
     group.entries_read = meta["entries_read"]
     group.set_ttl(meta["ttl_ms"], now_ms)
+    if "rules" in meta:
+        load_rules(group, meta["rules"])
     group.missed = meta.get("missed", 0)
     if len(meta["consumers"]) > CONSUMERS_MAX + 1:
         raise ValueError(f"group {group.name!r} has too many consumers")
@@ -92,6 +97,16 @@ cdef Group load_consumers(dict meta, uint64_t now_ms):
     group.pending.free_numbers()
     load_retry_pairs(group, checked_pairs(meta["policies"], group.name))
     return group
+
+
+cdef int load_rules(Group group, rules) except -1:
+    """Restore the rules of delivery of a dump."""
+    cdef tuple delays_ms = tuple(rules["backoff_ms"])
+    numbers = (rules["timeout_ms"], *delays_ms)
+    if not all([isinstance(number, int) and 0 <= number <= INT64_MAX for number in numbers]):
+        raise ValueError(f"the rules of group {group.name!r} are malformed")
+    group.set_delivery_rules(numbers[0], delays_ms)
+    return 0
 
 
 cdef int load_retry_pairs(Group group, list pairs) except -1:
@@ -126,6 +141,8 @@ cdef int load_pending(
                 record.retry_number >= retry_times
                 or not group.pending.records.retry_times[record.retry_number].known):
             raise ValueError(f"a pending entry of group {group.name!r} has an unknown retry pair")
+        if record.waiting and (record.consumer != UNOWNED or record.retry_number == NO_RETRY):
+            raise ValueError(f"a pending entry of group {group.name!r} cannot wait")
         if i and not id_less(before.ms, before.seq, record.ms, record.seq):
             raise ValueError(f"pending entries of group {group.name!r} do not rise")
         before = record
@@ -157,6 +174,7 @@ cdef Group copy_group(Group group, uint64_t now_ms):
     made.entries_read = group.entries_read
     made.missed = group.missed
     made.set_ttl(ttl_ms_of(group), now_ms)
+    made.set_delivery_rules(group.timeout_ms, group.backoff_ms)
     for one in group.pending.members():
         if one is not None:
             # Keep the numbers, because records refer to consumers by number.
@@ -178,5 +196,6 @@ cdef int copy_pending(Group group, Group other) except -1:
         group.pending.own_details().large_counts = dict(other.pending.large_counts())
     group.pending.records.count = other.pending.records.count
     group.pending.records.unowned = other.pending.records.unowned
+    group.pending.records.waiting = other.pending.records.waiting
     group.pending.records.has_gone = other.pending.records.has_gone
     return 0

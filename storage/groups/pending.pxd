@@ -16,7 +16,8 @@ cdef extern from *:
         uint64_t seq;
         uint64_t first_delivery_ms : 47;
         uint64_t gone : 1;
-        uint64_t last_delivery_ms : 48;
+        uint64_t last_delivery_ms : 47;
+        uint64_t waiting : 1;
         uint32_t deliveries : 24;
         uint32_t consumer : 24;
         uint32_t retry_number : 16;
@@ -27,12 +28,15 @@ cdef extern from *:
     # Bit-fields: Cython reads and assigns them as members of these types.
     # gone: a claim has found that the stream no longer has this entry. Only in memory: it is 0 in
     # saved records, where the 48 bits are one time.
+    # waiting: given back in a group with rules. It has no owner, and it is due when its retry time
+    # has passed since last_delivery_ms, the time at which it was given back.
     cdef struct Pending:
         uint64_t ms
         uint64_t seq
         uint64_t first_delivery_ms
         uint64_t gone
         uint64_t last_delivery_ms
+        uint64_t waiting
         uint32_t deliveries
         uint32_t consumer
         uint32_t retry_number
@@ -103,6 +107,8 @@ cdef struct Pendings:
     RetryTimes* retry_times
     # Whether a record is marked as gone.
     bint has_gone
+    # The number of records that wait.
+    uint32_t waiting
 
 
 cdef inline uint64_t saturating_add(uint64_t moment_ms, uint64_t span_ms) noexcept nogil:

@@ -31,7 +31,7 @@ cdef enum:
 
 # Groups in which nothing was ever pending share it. Constant.
 cdef Pendings NOTHING_PENDING
-NOTHING_PENDING.count = NOTHING_PENDING.unowned = 0
+NOTHING_PENDING.count = NOTHING_PENDING.unowned = NOTHING_PENDING.waiting = 0
 NOTHING_PENDING.chunks = NULL
 NOTHING_PENDING.only = NULL
 NOTHING_PENDING.chunk_count = NOTHING_PENDING.chunk_capacity = 0

@@ -20,14 +20,15 @@ cdef class PendingList(Members):
     cdef int insert(self, PendingAt* at, Pending* record) except -1
     cdef int erase(self, PendingAt* at) except -1
     cdef int count_owner(self, uint32_t consumer, int change) except -1
+    cdef int leave_owner(self, Pending* record) except -1
     cdef void count_retry(self, uint32_t retry_number, int change) noexcept
     cpdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1
     cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t retry_number,
                        bint change_retry) except -1
     cdef int transfer(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
-                       int64_t deliveries) except -1
+                       int64_t deliveries, uint32_t retry_number) except -1
     cpdef int claim(self, uint64_t ms, uint64_t seq, Consumer consumer, uint64_t delivery_ms,
-                    bytes count) except -1
+                    bytes count, uint32_t retry_number) except -1
     cdef int note_again(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t now_ms) except -1
     cpdef int release(self, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms) except -1
     cdef int64_t deliveries(self, const Pending* record) except -1

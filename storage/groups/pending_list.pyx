@@ -2,7 +2,7 @@
 """The pending entries of a group: their owners, times and numbers of deliveries.
 
 Consumer 0 means no owner: deliveries of TREAD have no owner, nor do entries that XNACK released,
-whose last delivery is 0. The few delivery counts that are too large for a record are stored
+whose last delivery is 0, nor entries that wait after they were given back in a group with rules. The few delivery counts that are too large for a record are stored
 separately.
 """
 
@@ -26,8 +26,7 @@ from millstream.storage.groups.pending_chunks cimport (
 from millstream.storage.groups.retry_pairs cimport number_of
 
 cdef int64_t COUNT_MAX = 0x7fffffffffffffff
-cdef uint64_t TIME_MAX = 0xffffffffffffULL
-cdef uint64_t FIRST_DELIVERY_MAX = 0x7fffffffffffULL
+cdef uint64_t TIME_MAX = 0x7fffffffffffULL
 
 
 cdef inline void begin_record(Pending* record, uint64_t ms, uint64_t seq, uint64_t now_ms,
@@ -35,9 +34,10 @@ cdef inline void begin_record(Pending* record, uint64_t ms, uint64_t seq, uint64
     """Initialize the record of a first delivery."""
     record.ms = ms
     record.seq = seq
-    record.first_delivery_ms = min(now_ms, FIRST_DELIVERY_MAX)
+    record.first_delivery_ms = min(now_ms, TIME_MAX)
     record.last_delivery_ms = min(now_ms, TIME_MAX)
     record.gone = 0
+    record.waiting = 0
     record.deliveries = 1
     record.consumer = consumer
     record.retry_number = retry_number
@@ -69,6 +69,10 @@ cdef class PendingList(Members):
     @property
     def unowned_count(self) -> int:
         return self.records.unowned
+
+    @property
+    def waiting_count(self) -> int:
+        return self.records.waiting
 
     @property
     def count(self) -> int:
@@ -147,6 +151,7 @@ cdef class PendingList(Members):
         self.records = allocated(self.records)
         chunk = insert_record(self.records, at, record)
         self.count_owner(record.consumer, 1)
+        self.records.waiting += record.waiting
         self.count_retry(record.retry_number, 1)
         move_bounds(self.records, chunk, record)
         return 0
@@ -155,7 +160,7 @@ cdef class PendingList(Members):
         """Remove the record at `at`."""
         cdef Pending* record = &own_chunk(self.records, at.chunk).items[at.index]
         self.forget_count(record)
-        self.count_owner(record.consumer, -1)
+        self.leave_owner(record)
         self.count_retry(record.retry_number, -1)
         return erase_record(self.records, at)
 
@@ -169,6 +174,13 @@ cdef class PendingList(Members):
         else:
             (<Consumer>(<Details>self.owners).consumers[consumer]).pending += change
         return 0
+
+    cdef inline int leave_owner(self, Pending* record) except -1:
+        """Count a record out of its owner's, or out of those without an owner: it no longer waits."""
+        if record.consumer == UNOWNED:
+            self.records.waiting -= record.waiting
+            record.waiting = 0
+        return self.count_owner(record.consumer, -1)
 
     cdef inline void count_retry(self, uint32_t retry_number, int change) noexcept:
         if retry_number != NO_RETRY:
@@ -189,6 +201,9 @@ cdef class PendingList(Members):
         cdef Chunk* chunk = own_chunk(self.records, at.chunk)
         record = &chunk.items[at.index]
         record.last_delivery_ms = min(now_ms, TIME_MAX)
+        if record.waiting:
+            self.records.waiting -= 1
+            record.waiting = 0
         if record.deliveries < DELIVERIES_MAX - 1:
             record.deliveries += 1
         else:
@@ -201,23 +216,23 @@ cdef class PendingList(Members):
         return 0
 
     cdef int transfer(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
-                       int64_t deliveries) except -1:
-        """Set owner, time of delivery and count of the record at `at`. Its retry and expiry are
-        removed."""
+                       int64_t deliveries, uint32_t retry_number) except -1:
+        """Set owner, time of delivery, count and retry pair of the record at `at`."""
         cdef Chunk* chunk = own_chunk(self.records, at.chunk)
         cdef Pending* record = &chunk.items[at.index]
         self.set_deliveries(record, deliveries)
-        self.count_owner(record.consumer, -1)
+        self.leave_owner(record)
         self.count_owner(consumer, 1)
         self.count_retry(record.retry_number, -1)
+        self.count_retry(retry_number, 1)
         record.consumer = consumer
-        record.retry_number = NO_RETRY
+        record.retry_number = retry_number
         record.last_delivery_ms = min(delivery_ms, TIME_MAX)
         move_bounds(self.records, chunk, record)
         return 0
 
     cpdef int claim(self, uint64_t ms, uint64_t seq, Consumer consumer, uint64_t delivery_ms,
-                    bytes count) except -1:
+                    bytes count, uint32_t retry_number) except -1:
         """Give an entry, pending or not, to a consumer. Its last delivery becomes delivery_ms. Its
         number of deliveries becomes `count`: a number, b"+" for one more, b"=" for no change. An
         entry that was not pending counts as delivered once before."""
@@ -232,7 +247,7 @@ cdef class PendingList(Members):
             deliveries = min(deliveries, COUNT_MAX - 1) + 1
         elif count != b"=":
             deliveries = int(count)
-        return self.transfer(&at, consumer.index, delivery_ms, deliveries)
+        return self.transfer(&at, consumer.index, delivery_ms, deliveries, retry_number)
 
     cdef int note_again(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t now_ms) except -1:
         """Note for DeliveryOrder that a command delivered a pending entry again at at_ms, mostly
@@ -265,7 +280,7 @@ cdef class PendingList(Members):
         chunk = own_chunk(self.records, at.chunk)
         record = &chunk.items[at.index]
         self.set_deliveries(record, deliveries)
-        self.count_owner(record.consumer, -1)
+        self.leave_owner(record)
         self.count_owner(UNOWNED, 1)
         record.consumer = UNOWNED
         record.last_delivery_ms = 0
@@ -340,6 +355,12 @@ cdef class PendingList(Members):
         """True if an entry is pending."""
         cdef PendingAt at
         return find_pending(self.records, EntryId(ms, seq), &at) != NULL
+
+    def is_waiting(self, uint64_t ms, uint64_t seq) -> bool:
+        """True if an entry waits."""
+        cdef PendingAt at
+        cdef const Pending* record = find_pending(self.records, EntryId(ms, seq), &at)
+        return record != NULL and record.waiting
 
     def ends(self) -> tuple | None:
         """The first and the last pending ID; None when there is none."""

@@ -57,7 +57,7 @@ cdef uint32_t sweep_chunk(PendingList pending, uint32_t place, uint32_t consumer
         if removed < limit and (expires_ms(pending.records, record) <= now_ms if consumer == ANY_CONSUMER
                                 else record.consumer == consumer):
             pending.forget_count(record)
-            pending.count_owner(record.consumer, -1)
+            pending.leave_owner(record)
             pending.count_retry(record.retry_number, -1)
             removed += 1
             continue

@@ -42,11 +42,14 @@ cdef class GroupParts:
 cdef class SharedGroups:
     cdef readonly list names
     cdef readonly list parts
+    # The rules of delivery of the groups that have some, by number; None if no group has any.
+    cdef dict rules
     cdef GroupRow* rows
     cdef size_t count
 
     cdef const GroupRow* find(self, size_t i) except NULL
     cdef dict header(self, size_t i, pending)
+    cdef dict rules_of(self, size_t i)
 
 
 cpdef SharedMembers shared_members(Group group)

@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free, malloc
 
 from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.group cimport Group, has_ended
+from millstream.storage.groups.group cimport Group, delivery_rules, has_ended
 from millstream.storage.groups.pending cimport Chunk, Pending
 from millstream.storage.groups.pending_list cimport PendingList, deliveries_of
 from millstream.storage.groups.retry_pairs cimport retry_pairs
@@ -103,6 +103,11 @@ cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms):
         made.names[made.count] = group.name
         if with_parts:
             made.parts[made.count] = shared_parts(group)
+            rules = delivery_rules(group)
+            if rules is not None:
+                if made.rules is None:
+                    made.rules = {}
+                made.rules[made.count] = rules
         made.count += 1
     return made
 
@@ -157,7 +162,14 @@ cdef class SharedGroups:
         }
         if row.missed:
             meta["missed"] = row.missed
+        rules = self.rules_of(i)
+        if rules is not None:
+            meta["rules"] = rules
         return meta
+
+    cdef dict rules_of(self, size_t i):
+        """The rules of delivery of the group with this number, or None."""
+        return None if self.rules is None else self.rules.get(i)
 
     def packed(self):
         """The list of all groups in the form of Group.dump, as msgpack in small parts, on any
@@ -186,9 +198,12 @@ def packed_large(SharedGroups groups not None, size_t i, packer):
     cdef GroupRow* row = &groups.rows[i]
     cdef Py_ssize_t start
     cdef Py_ssize_t count = len(members.names)
-    yield packer.pack_map_header(10 if row.missed else 9)
+    rules = groups.rules_of(i)
+    yield packer.pack_map_header(9 + (row.missed > 0) + (rules is not None))
     if row.missed:
         yield packer.pack("missed") + packer.pack(row.missed)
+    if rules is not None:
+        yield packer.pack("rules") + packer.pack(rules)
     for name, value in (
             ("name", groups.names[i]),
             ("offset", [row.offset.ms, row.offset.seq]),
@@ -325,7 +340,7 @@ cdef class PendingByConsumer:
             record = &chunk.items[self.next_index]
             owner = self.parts.members.names[record.consumer]
             made.append([make_id(record.ms, record.seq, False), b"" if owner is None else owner,
-                         shifted(record.last_delivery_ms, ahead_ms),
+                         shifted(0 if record.waiting else record.last_delivery_ms, ahead_ms),
                          deliveries_of(record, self.parts.large_counts)])
             self.next_index += 1
             if self.next_index == chunk.used:

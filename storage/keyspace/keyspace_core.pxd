@@ -61,6 +61,8 @@ cdef class KeyspaceCore:
     cdef public uint64_t promised_ms
     cdef public uint64_t recorded_promise_ms
     cdef public bint has_ordering
+    # True if groups may have rules of delivery: an earlier version does not load a base with them.
+    cdef public bint has_rules
     cdef public uint64_t reservations_expired
     cdef public uint64_t unlogged_expiries
     cdef public uint64_t expiry_log_ms

@@ -52,6 +52,7 @@ class KeyspaceCore:
     promised_ms: int
     recorded_promise_ms: int
     has_ordering: bool
+    has_rules: bool
     reservations_expired: int
     redelivered_due: int
     redelivered_claimed: int

@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy
 
 from millstream.encoding cimport Slice
 from millstream.storage.groups.due_index cimport bound_of
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, waits_for_due
 from millstream.storage.groups.pending cimport EXPIRE, WAKE, saturating_add
 from millstream.storage.streams.retention cimport age_trim_ms
 from millstream.storage.streams.stream cimport Stream
@@ -290,11 +290,11 @@ cdef class KeyspaceCore:
         cdef uint64_t moment = bound_of(timed.pending.records, EXPIRE)
         cdef uint64_t wake = bound_of(timed.pending.records, WAKE)
         cdef uint64_t claim = timed.pending.claim_bound()
-        if timed.pending.retry_waiters and past_ms < wake < moment:
+        if past_ms < wake < moment and waits_for_due(timed):
             moment = wake
         if past_ms < claim < moment:
             moment = claim
-        if timed.rules is not None and not timed.pending.blocked_clients:
+        if timed.rules is not None and timed.rules.ttl_ms and not timed.pending.blocked_clients:
             moment = min(moment, saturating_add(timed.rules.last_used_ms, timed.rules.ttl_ms))
         if moment < timed.scheduled_ms:
             timed.scheduled_ms = moment

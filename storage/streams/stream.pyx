@@ -15,7 +15,7 @@ cimport cython
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport View
 from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, ttl_ms_of
 from millstream.storage.log.entry_log cimport EntryLog
 from millstream.storage.log.trimming cimport delete_entry, write_end_again
 from millstream.storage.streams cimport stream_groups
@@ -120,7 +120,7 @@ cdef class Stream(EntryLog):
         self.group_set = with_group(self.group_set, group)
         if self.missed is not None:
             self.missed.enter(group)
-        self.has_group_ttl = self.has_group_ttl or (<Group?>group).rules is not None
+        self.has_group_ttl = self.has_group_ttl or ttl_ms_of(<Group?>group) > 0
         return 0
 
     cpdef object make_group(self, bytes name, uint64_t ms, uint64_t seq):

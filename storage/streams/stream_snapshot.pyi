@@ -6,6 +6,7 @@ from millstream.storage.groups.group import Group
 from millstream.storage.streams.stream import Stream
 
 def dump_stream(stream: Stream, shared: bool = False) -> tuple[dict[str, Any], Sequence[Block]]: ...
+def has_delivery_rules(stream: Stream) -> bool: ...
 def load_stream(
     meta: dict[str, Any],
     blocks: Sequence[Block],

@@ -3,12 +3,13 @@
 
 from libc.stdint cimport uint64_t
 
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, timeout_ms_of
 from millstream.storage.groups.group_snapshot cimport copy_group, dump_group, load_group
 from millstream.storage.groups.shared_groups cimport shared_groups
 from millstream.storage.log.log_loading cimport load_blocks
 from millstream.storage.streams.head_eviction cimport counted_groups
 from millstream.storage.streams.stream cimport RetentionPolicy, Stream
+from millstream.storage.streams.stream_groups cimport all_groups
 
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.producers import Producers
@@ -48,6 +49,16 @@ cdef dict stream_meta(Stream stream, bint shared, producers, groups):
         meta["idempotence"] = (
             stream.idempotence.share() if shared else stream.idempotence.dump())
     return meta
+
+
+def has_delivery_rules(Stream stream not None) -> bool:
+    """True if a group has rules of delivery, or an entry that waits by earlier ones. A snapshot of it
+    cannot be read by versions of millstream without them."""
+    cdef Group group
+    for group in all_groups(stream.group_set):
+        if timeout_ms_of(group) or group.pending.records.waiting:
+            return True
+    return False
 
 
 def load_stream(meta, blocks, uint64_t now_ms, groups=None) -> Stream:

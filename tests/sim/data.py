@@ -26,6 +26,14 @@ ZERO: EntryId = (0, 0)
 COUNT_MAX = 2**63 - 1  # of deliveries
 
 
+def rounded_up(span_ms: int) -> int:
+    """Above a second in 50 steps for each first digit of the number's power of ten."""
+    if span_ms <= 1000:
+        return span_ms
+    step = 10 ** (len(str(span_ms)) - 1) // 50
+    return -(-span_ms // step) * step
+
+
 @dataclass(slots=True)
 class Pending:
     """An entry delivered and not acknowledged; without a retry it is never redelivered."""
@@ -38,8 +46,11 @@ class Pending:
     order: int = field(
         default=0, compare=False
     )  # among those last delivered in the same millisecond
+    waiting: bool = False  # given back in a managed group
 
     def due_ms(self, with_zero: bool) -> int | None:
+        if self.waiting and self.retry is not None:
+            return self.last_ms + self.retry[0]
         if self.retry is None or (self.retry[0] == 0 and not with_zero):
             return None
         # An entry released by XNACK is due immediately.
@@ -59,7 +70,21 @@ class Pending:
         return expires_ms is not None and expires_ms <= now_ms
 
     def copy(self) -> Pending:
-        return Pending(self.first_ms, self.last_ms, self.deliveries, self.retry, self.owner)
+        return Pending(self.first_ms, self.last_ms, self.deliveries, self.retry, self.owner,
+                       waiting=self.waiting)  # fmt: skip
+
+    def give_back(self, now_ms: int, deliveries: int, delay_ms: int) -> None:
+        """Wait without an owner; the expiry stays."""
+        self.owner, self.last_ms, self.deliveries, self.waiting = b"", now_ms, deliveries, True
+        self.retry = delay_ms, 0 if self.retry is None else self.retry[1]
+
+    def extend(self, now_ms: int, span_ms: int) -> None:
+        self.last_ms = now_ms
+        self.retry = span_ms, 0 if self.retry is None else self.retry[1]
+
+    def take(self, owner: bytes, now_ms: int, retry: Retry | None) -> None:
+        """Another delivery, or a claim, to this owner."""
+        self.owner, self.last_ms, self.retry, self.waiting = owner, now_ms, retry, False
 
 
 @dataclass(slots=True)
@@ -73,6 +98,8 @@ class Group:
     consumers: dict[bytes, None] = field(default_factory=dict)
     pending: dict[EntryId, Pending] = field(default_factory=dict)
     deliveries: int = 0  # since the first one that was not new
+    timeout_ms: int = 0  # 0: not managed
+    backoff_ms: tuple[int, ...] = ()
 
     def note(self, record: Pending, again: bool = True) -> None:
         """Record a delivery as the latest one."""
@@ -98,16 +125,48 @@ class Group:
         found = [
             (record.last_ms, record.order, entry_id)
             for entry_id, record in self.pending.items()
-            if record.last_ms + min_idle_ms <= now_ms
+            if record.last_ms + min_idle_ms <= now_ms and not record.waiting
         ]
         return [entry_id for _, _, entry_id in sorted(found)]
 
     def redeliver(self, entry_id: EntryId, now_ms: int, retry: Retry | None) -> None:
         """Count another delivery of a pending entry; a retry replaces its own."""
         record = self.pending[entry_id]
-        record.last_ms = now_ms
+        record.last_ms, record.waiting = now_ms, False
         record.deliveries = min(record.deliveries + 1, COUNT_MAX)
         record.retry = retry or record.retry
+
+    def take(self, entry_id: EntryId, owner: bytes, now_ms: int, retry: Retry) -> None:
+        """Deliver a pending entry of a managed group again, to this owner."""
+        record = self.pending[entry_id]
+        record.take(owner, now_ms, retry)
+        record.deliveries = min(record.deliveries + 1, COUNT_MAX)
+
+    def give_back(self, entry_id: EntryId, now_ms: int, mode: bytes, delay_ms: int | None) -> None:
+        """SILENT or FAIL, with this delay or that of the group."""
+        record = self.pending[entry_id]
+        count = record.deliveries
+        if mode == b"SILENT":
+            record.give_back(now_ms, max(count - 1, 0), delay_ms or 0)
+            return
+        if mode == b"FATAL":
+            record.deliveries = COUNT_MAX
+        delays = self.backoff_ms or (0,)
+        if delay_ms is None:
+            delay_ms = delays[min(max(count, 1), len(delays)) - 1]
+        record.give_back(now_ms, record.deliveries, delay_ms)
+
+    def held_by(self, name: bytes) -> list[EntryId]:
+        """The entries that a consumer holds, or (with b"") readers without a name."""
+        return sorted(i for i, r in self.pending.items() if r.owner == name and not r.waiting)
+
+    def claimed_retry(self, now_ms: int, delivery_ms: int) -> Retry | None:
+        """The retry of an entry that is claimed now, with this last delivery."""
+        if self.timeout_ms == 0:
+            return None
+        if delivery_ms >= now_ms:
+            return self.timeout_ms, 0
+        return rounded_up(self.timeout_ms + now_ms - delivery_ms), 0
 
     def owned_by(self, name: bytes) -> list[EntryId]:
         return [entry_id for entry_id, r in self.pending.items() if r.owner == name]
@@ -125,7 +184,7 @@ class Group:
         pending = {entry_id: record.copy() for entry_id, record in self.pending.items()}
         return Group(
             self.offset, self.gap_floor, self.ttl_ms, self.last_used_ms, self.entries_read,
-            self.missed, dict(self.consumers), pending,
+            self.missed, dict(self.consumers), pending, 0, self.timeout_ms, self.backoff_ms,
         )  # fmt: skip
 
 
@@ -349,12 +408,13 @@ def _shown_group(group: Group) -> dict[str, object]:
         "offset": group.offset,
         "gap floor": group.gap_floor,
         "ttl": group.ttl_ms,
+        "rules": (group.timeout_ms, group.backoff_ms),
         "entries read": group.entries_read,
         "missed": group.missed,
         "consumers": sorted(group.consumers),
         "pending": {
             entry_id: (record.first_ms, record.last_ms, record.deliveries, record.retry,
-                       record.owner)
+                       record.owner, record.waiting)
             for entry_id, record in group.pending.items()
         },
     }  # fmt: skip
@@ -423,12 +483,14 @@ def _seen_group(stream: RealStream, group: RealGroup, due_ms: int) -> dict[str, 
         "offset": (group.offset_ms, group.offset_seq),
         "gap floor": tuple(meta["gap_floor"]),
         "ttl": group.ttl_ms,
+        "rules": (group.timeout_ms, group.backoff_ms),
         "entries read": group.entries_read,
         "missed": missed_by(stream, group),
         "consumers": sorted(group.pending.consumers),
         "pending": {
             (ms, seq): (first_ms, last_ms, deliveries,
-                        None if retry_ms is None else (retry_ms, expire_ms), owner)
+                        None if retry_ms is None else (retry_ms, expire_ms), owner,
+                        group.pending.is_waiting(ms, seq))
             for ms, seq, owner, last_ms, deliveries, first_ms, retry_ms, expire_ms
             in group.pending.rows()
             if not expire_ms or first_ms + expire_ms > due_ms

@@ -27,6 +27,7 @@ THEMES = (
     "sender sender sender evicter deleter plain",
     "pager pager producer evicter deleter claimer",
 )
+WORKERS = "worker worker worker consumer queue claimer producer producer"
 HEAPS = b"heap", b"heap2"  # copies of it
 STOCK = b"stock"
 # Each entry of a pile has its own block, and there are more blocks than are freed in one step.
@@ -399,6 +400,28 @@ class Player:
              (b"XDELEX", key, policy, *block), (b"XACKDEL", *who[:2], policy, *block),
              (b"XTRIM", key, b"MINID", max(ids), policy), (b"XDEL", key, *ids)]
         )  # fmt: skip
+
+    def _as_worker(self) -> Request:
+        """Works on a managed group: gives entries back, keeps them longer, changes the rules."""
+        roll, key = self.chance.random(), self.key
+        if roll < 0.12:
+            start = self.chance.choice([b"$", b"0"])
+            backoff = self.chance.choice([(), (b"BACKOFF", b"0"), (b"BACKOFF", b"2", b"5", b"40")])
+            timeout = b"TIMEOUT", self.chance.choice([b"10", b"50", b"50", b"50", b"1500", b"0"])
+            return b"TGROUP", key, self.group, b"START", start, *timeout, *backoff
+        who = key, self.group, self.chance.choice([b"alice", b"alice", b"bob", b""])
+        ids = self._some_ids()
+        block = (b"IDS", b"%d" % len(ids), *ids)
+        if roll < 0.3:
+            mode = self.chance.choice([b"SILENT", b"FAIL", b"FAIL"])
+            delay = self.chance.choice([(), (b"DELAY", b"20"), (b"DELAY", b"1234")])
+            which = block if self.chance.random() < 0.8 else (b"ALL",)
+            return b"TNACK", *who, mode, *delay, *which
+        if roll < 0.4:
+            return b"TEXTEND", *who, self.chance.choice([b"5", b"60", b"2345"]), *block
+        if roll < 0.5:
+            return b"XGROUP", b"DELCONSUMER", key, self.group, who[2] or b"bob"
+        return self._as_consumer()
 
     def _some_ids(self) -> list[bytes]:
         """IDs of known entries at its key; an ID may occur twice."""

@@ -33,7 +33,7 @@ CODES = dict(
         RESERVE COMPLETE ABORT LEASE SEAL PARENTS FOLLOW CLOCK SETID IDMPSET IDMP IDMPREPEAT
         GROUP GROUPTTL GROUPSETID GROUPDROP CONSUMER CONSUMERDROP DELIVER REDELIVER CLAIM
         RELEASE ACK SEEN SET UPDATE EXTEND PATCH PADDED EXPIRE - DEL RENAME COPY RESTORE
-        TRESTORE SWAPDB FLUSHDB FLUSHALL
+        TRESTORE SWAPDB FLUSHDB FLUSHALL GROUPRULES TAKE WAIT DEADLINE
         """.split()
     )
 )
@@ -290,6 +290,8 @@ class Replay:
     def _apply_consumerdrop(self, key: bytes, name: bytes, consumer: bytes) -> None:
         group = self._consumer(key, name, consumer)
         del group.consumers[consumer]
+        held = group.held_by(consumer)
+        demand(not (group.timeout_ms and held), f"managed {name!r} drops {held} with {consumer!r}")
         for entry_id in [i for i, record in group.pending.items() if record.owner == consumer]:
             del group.pending[entry_id]
 
@@ -309,7 +311,7 @@ class Replay:
                 record.deliveries = min(record.deliveries + 1, COUNT_MAX)
             elif deliveries != b"=":
                 record.deliveries = int(deliveries)
-            record.owner, record.last_ms, record.retry = consumer, delivery_ms, None
+            record.take(consumer, delivery_ms, group.claimed_retry(int(ms), delivery_ms))
 
     def _apply_release(
         self, key: bytes, name: bytes, ms: bytes, deliveries: bytes, *texts: bytes
@@ -321,7 +323,61 @@ class Replay:
                 record.deliveries = max(record.deliveries - 1, 0)
             elif deliveries != b"=":
                 record.deliveries = int(deliveries)
-            record.owner, record.last_ms = b"", 0
+            record.owner, record.last_ms, record.waiting = b"", 0, False
+
+    def _apply_grouprules(
+        self, key: bytes, name: bytes, first: bytes, timeout_ms: bytes, second: bytes,
+        number: bytes, *delays_ms: bytes,
+    ) -> None:  # fmt: skip
+        group = self._found_group(key, name)
+        demand((first, second) == (b"TIMEOUT", b"BACKOFF"), f"rules {first!r} and {second!r}")
+        demand(int(number) == len(delays_ms), f"{number!r} delays: {delays_ms!r}")
+        rules = int(timeout_ms), tuple(map(int, delays_ms))
+        demand(rules != (group.timeout_ms, group.backoff_ms), f"{name!r} has {rules} already")
+        group.timeout_ms, group.backoff_ms = rules
+
+    def _apply_take(
+        self, key: bytes, name: bytes, owner: bytes, ms: bytes, retry_ms: bytes, expire_ms: bytes,
+        *texts: bytes,
+    ) -> None:  # fmt: skip
+        group, now_ms = self._found_group(key, name), int(ms)
+        demand(group.timeout_ms, f"{name!r} of {key!r} is not managed")
+        for entry_id in map(id_of, texts):
+            record = group.pending.get(entry_id)
+            demand(record, f"{entry_id} of {name!r} is given out again and is not pending")
+            assert record is not None
+            demand(
+                record.is_due(now_ms, True) and not record.has_expired(now_ms),
+                f"{entry_id} of {name!r} is given out again at {now_ms}: {record}",
+            )
+            demand(entry_id in self._stream(key).entries, f"{entry_id} is taken and not there")
+            group.take(entry_id, owner, now_ms, (int(retry_ms), int(expire_ms)))
+
+    def _apply_wait(
+        self, key: bytes, name: bytes, ms: bytes, delay_ms: bytes, deliveries: bytes,
+        *texts: bytes,
+    ) -> None:  # fmt: skip
+        group, now_ms = self._found_group(key, name), int(ms)
+        demand(group.timeout_ms, f"{name!r} of {key!r} is not managed")
+        for entry_id in map(id_of, texts):
+            record = group.pending.setdefault(entry_id, Pending(now_ms, now_ms, 0, None))
+            demand(not record.waiting, f"{entry_id} of {name!r} waits and is given back")
+            count = record.deliveries
+            if deliveries == b"-":
+                count = max(count - 1, 0)
+            elif deliveries != b"=":
+                count = int(deliveries)
+            record.give_back(now_ms, count, int(delay_ms))
+
+    def _apply_deadline(
+        self, key: bytes, name: bytes, ms: bytes, span_ms: bytes, *texts: bytes
+    ) -> None:
+        group = self._found_group(key, name)
+        for entry_id in map(id_of, texts):
+            record = group.pending.get(entry_id)
+            demand(record and not record.waiting, f"{entry_id} of {name!r} is not in flight")
+            assert record is not None
+            record.extend(int(ms), int(span_ms))
 
     def _apply_deliver(
         self, key: bytes, name: bytes, owner: bytes, first: bytes, last: bytes, ms: bytes,

@@ -32,7 +32,8 @@ USES = {
     READ: {"get", "pttl", "tseek", "tblocks", "trange", "tread"},
     WRITE: {
         "append", "pexpire", "pexpireat", "persist", "tpolicy", "xclaim", "xautoclaim", "xnack",
-        "xdelex", "xackdel", "xtrim", "tappendonce", "xcfgset", "tack", "xack", "xadd", "xdel",
+        "tgroup", "tnack", "textend", "xdelex", "xackdel", "xtrim", "tappendonce", "xcfgset",
+        "tack", "xack", "xadd", "xdel",
         "tappend", "tappev", "xgroup|create", "xgroup|destroy", "xgroup|setid",
         "xgroup|delconsumer",
     },

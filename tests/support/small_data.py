@@ -135,6 +135,7 @@ def write_base(
             salt=b"salt",
         ),
         compressed=compressed,
+        with_rules=keyspace.has_rules,
     )
     taking = Capture(keyspace)
     while (captured := taking.step(100)) is not None:

@@ -17,6 +17,7 @@ from millstream.storage.blocks.skiplist_pages cimport PAGE_BLOCKS, Blocks, Page,
 from millstream.storage.groups.consumers cimport Details
 from millstream.storage.groups.due_index cimport claimable_ms, due_ms, exact_min, expires_ms, is_before
 from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.managed_entries cimport ids_held_by, rounded_up, take_again
 from millstream.storage.groups.pending cimport (
     ABSENT, CHUNK_MAX, DELIVERIES_MAX, EXPIRE, IDLE, KINDS, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk,
     Pending, PendingAt, Pendings, floors_of, heap_of,
@@ -256,6 +257,7 @@ def check_group(Group group not None) -> None:
     cdef Details details = group.pending.details()
     total = 0
     unowned = 0
+    waiting = 0
     large = 0
     before = None
     members = group.pending.consumers
@@ -284,7 +286,9 @@ def check_group(Group group not None) -> None:
             uses[record.retry_number] = uses.get(record.retry_number, 0) + 1
             if record.consumer == UNOWNED:
                 unowned += 1
+                waiting += record.waiting
             else:
+                assert not record.waiting
                 owned[record.consumer] += 1
         for kind in range(KINDS):
             assert (chunk.heap_at[kind] == ABSENT) == (chunk.bounds[kind] == NEVER)
@@ -297,6 +301,7 @@ def check_group(Group group not None) -> None:
     # An old snapshot may have records with many deliveries but without their exact count.
     assert len(group.pending.large_counts() or ()) <= large
     assert total == group.pending.records.count and unowned == group.pending.records.unowned
+    assert waiting == group.pending.records.waiting
     for c in members.values():
         assert c.pending == owned[c.index]
     for kind in range(KINDS):
@@ -355,8 +360,25 @@ def hand_over_id(Group group not None, uint64_t ms, uint64_t seq, bytes consumer
     cdef PendingAt at
     if find_pending(group.pending.records, EntryId(ms, seq), &at) == NULL:
         return False
-    group.pending.transfer(&at, owner_of(group, consumer), delivery_ms, deliveries)
+    group.pending.transfer(&at, owner_of(group, consumer), delivery_ms, deliveries, 0)
     return True
+
+
+def take_again_id(Group group not None, uint64_t ms, uint64_t seq, bytes consumer, uint64_t now_ms,
+                  retry) -> None:
+    """Record another delivery of a pending entry to this consumer (b"": none)."""
+    take_again(group.pending, EntryId(ms, seq), owner_of(group, consumer), now_ms,
+               group.pending.retry_number(retry[0], retry[1]))
+
+
+def held_ids(Group group not None, bytes consumer) -> list:
+    """The IDs that a consumer (b"": a reader without a name) holds."""
+    return ids_held_by(group.pending, owner_of(group, consumer))
+
+
+def rounded_span(uint64_t span_ms) -> int:
+    """A delay, as a retry pair has it."""
+    return rounded_up(span_ms)
 
 
 def due_ids(Group group not None, uint64_t now_ms, uint64_t limit, bint with_zero=True) -> list:
@@ -378,7 +400,7 @@ def next_event_ms(Group group not None) -> int | None:
     """The next moment of a timed retry, of an expiry, or of the end of the group."""
     cdef uint64_t moment = min(
         exact_min(group.pending.records, WAKE, NEVER), exact_min(group.pending.records, EXPIRE, NEVER))
-    if group.rules is not None and not group.pending.blocked_clients:
+    if group.rules is not None and group.rules.ttl_ms and not group.pending.blocked_clients:
         moment = min(moment, min(NEVER, <object>group.rules.last_used_ms + group.rules.ttl_ms))
     return None if moment == NEVER else moment
 

@@ -27,11 +27,13 @@ from tests.support.storage_access import (
     deliver_ids,
     due_ids,
     hand_over_id,
+    held_ids,
     idle_ids,
     next_event_ms,
     pending_sizes,
     redeliver_id,
     shared_pending,
+    take_again_id,
 )
 from tests.unit.models import MAX
 
@@ -44,12 +46,16 @@ from millstream.storage.groups.group_snapshot import (
     load_group,
     load_group_in_steps,
 )
+from millstream.storage.groups.managed_entries import extend, give_back
 from millstream.storage.groups.pending_sweeps import delete_consumer, take_expired
 from millstream.storage.streams.stream import Stream
 
 retries = st.none() | st.tuples(
     st.sampled_from([0, 0, 1, 10, 50, 1000]), st.sampled_from([0, 0, 1, 25, 500])
 )
+
+
+managed = st.tuples(st.sampled_from([0, 1, 30]), st.sampled_from([0, 0, 500]))
 
 
 def new_model() -> GroupModel:
@@ -154,8 +160,44 @@ class GroupMachine(RuleBasedStateMachine):
         done = hand_over_id(self.real, *id_, owner, last_ms, deliveries)
         assert done == (record is not None)
         if record is not None:
-            record.owner, record.last_ms, record.retry = owner, last_ms, None
+            record.take(owner, last_ms, None)
             record.deliveries = deliveries
+
+    @rule(
+        data=st.data(),
+        mode=st.sampled_from([b"SILENT", b"FAIL"]),
+        delay_ms=st.sampled_from([0, 0, 1, 10, 300]),
+    )
+    def give_back(self, data: st.DataObject, mode: bytes, delay_ms: int) -> None:
+        id_ = self.known_id(data)
+        if id_ in self.model.pending:
+            count = b"-" if mode == b"SILENT" else b"="
+            give_back(self.real.pending, *id_, count, self.now_ms, delay_ms)
+            self.model.give_back(id_, self.now_ms, mode, delay_ms)
+        else:
+            give_back(self.real.pending, *id_, b"2", self.now_ms, delay_ms)
+            self.model.pending[id_] = first_delivery(self.now_ms, None)
+            self.model.pending[id_].give_back(self.now_ms, 2, delay_ms)
+
+    @rule(data=st.data(), span_ms=st.sampled_from([1, 50, 1000]))
+    def extend(self, data: st.DataObject, span_ms: int) -> None:
+        id_ = self.known_id(data)
+        record = self.model.pending.get(id_)
+        if record is not None and not record.waiting:
+            extend(self.real.pending, *id_, self.now_ms, span_ms)
+            record.extend(self.now_ms, span_ms)
+
+    @rule(limit=st.integers(1, 40), consumer=st.sampled_from([b"", b"alice"]), retry=managed)
+    def take_what_is_due(self, limit: int, consumer: bytes, retry: tuple[int, int]) -> None:
+        owner = consumer if consumer in self.model.consumers else b""
+        for id_ in due_ids(self.real, self.now_ms, limit):
+            take_again_id(self.real, *id_, owner, self.now_ms, retry)
+            self.model.take(id_, owner, self.now_ms, retry)
+
+    @rule(consumer=st.sampled_from([b"", b"alice"]))
+    def held(self, consumer: bytes) -> None:
+        owner = consumer if consumer in self.model.consumers else b""
+        assert held_ids(self.real, owner) == self.model.held_by(owner)
 
     @rule(min_idle_ms=st.sampled_from([0, 1, 5, 50, 5000]), limit=st.sampled_from([0, 1, 3, 500]))
     def idle(self, min_idle_ms: int, limit: int) -> None:
@@ -218,6 +260,11 @@ class GroupMachine(RuleBasedStateMachine):
         assert self.real.pending.count == len(self.model.pending)
         owners = [r.owner for r in self.model.pending.values()]
         assert self.real.pending.unowned_count == owners.count(b"")
+        waiting = {id_ for id_, r in self.model.pending.items() if r.waiting}
+        assert self.real.pending.waiting_count == len(waiting)
+        assert {
+            row[:2] for row in self.real.pending.rows() if self.real.pending.is_waiting(*row[:2])
+        } == waiting
         assert set(self.real.pending.consumers) == set(self.model.consumers)
         for name, consumer in self.real.pending.consumers.items():
             assert consumer.pending == owners.count(name)

@@ -60,13 +60,18 @@ class Claim:
         if record is None:
             record = Pending(self.delivery_ms, self.delivery_ms, 1, None)
             self.group.pending[entry_id] = record
-        elif self.min_idle_ms and now_ms - min(record.last_ms, now_ms) < self.min_idle_ms:
+        elif (
+            self.min_idle_ms
+            and not record.waiting
+            and now_ms - min(record.last_ms, now_ms) < self.min_idle_ms
+        ):
             return False
         if self.deliveries is not None:
             record.deliveries = self.deliveries
         elif not self.just_id:
             record.deliveries = min(record.deliveries + 1, COUNT_MAX)
-        record.owner, record.last_ms, record.retry = self.consumer, self.delivery_ms, None
+        retry = self.group.claimed_retry(now_ms, self.delivery_ms)
+        record.take(self.consumer, self.delivery_ms, retry)
         self.group.note(record)
         self.answers.append(dashed(entry_id) if self.just_id else entry(self.stream, entry_id))
         return True
@@ -108,6 +113,8 @@ def xautoclaim(model: Model, client: ClientModel, words: Request) -> Answer:
     while waiting and count and looks:
         looks -= 1
         entry_id = waiting.pop(0)
+        if group.pending[entry_id].waiting:
+            continue
         if entry_id not in stream.entries:
             claim.gone.append(entry_id)
             count -= 1
@@ -127,17 +134,25 @@ def xnack(model: Model, client: ClientModel, words: Request) -> Answer:
         record = group.pending.get(entry_id)
         if record is None and not (b"FORCE" in words and entry_id in stream.entries):
             continue
+        if record is not None and record.waiting and group.timeout_ms:
+            continue
         if record is None:
             record = group.pending[entry_id] = Pending(
                 model.state.steady_ms, model.state.steady_ms, 0, None
             )
+        if group.timeout_ms:
+            if count is not None:
+                record.deliveries = int(count)
+            group.give_back(entry_id, model.state.steady_ms, words[3], None)
+            released += 1
+            continue
         if count is not None:
             record.deliveries = int(count)
         elif words[3] == b"SILENT":
             record.deliveries = max(record.deliveries - 1, 0)
         elif words[3] == b"FATAL":
             record.deliveries = COUNT_MAX
-        record.owner, record.last_ms, record.order = b"", 0, 0
+        record.owner, record.last_ms, record.order, record.waiting = b"", 0, 0, False
         released += 1
     group.last_used_ms = model.state.steady_ms
     if released:
@@ -147,7 +162,7 @@ def xnack(model: Model, client: ClientModel, words: Request) -> Answer:
 
 def idle_ms(record: Pending, now_ms: int) -> int:
     """The idle time as shown in replies."""
-    released = record.last_ms == 0 and not record.owner
+    released = record.waiting or (record.last_ms == 0 and not record.owner)
     return -1 if released else max(0, now_ms - record.last_ms)
 
 
@@ -162,7 +177,7 @@ def claim_idle(
             [dashed(entry_id), list(stream.entries[entry_id]), idle_ms(record, now_ms),
              record.deliveries]
         )  # fmt: skip
-        record.owner, record.last_ms, record.retry = consumer, now_ms, None
+        record.take(consumer, now_ms, group.claimed_retry(now_ms, now_ms))
         group.note(record)
         record.deliveries = min(record.deliveries + 1, COUNT_MAX)
     return answers
@@ -212,7 +227,11 @@ def xgroup(model: Model, client: ClientModel, words: Request) -> Answer:
     if words[4] in group.consumers:
         del group.consumers[words[4]]
         for entry_id in own:
-            del group.pending[entry_id]
+            if group.timeout_ms:
+                group.give_back(entry_id, model.state.steady_ms, b"SILENT", None)
+            else:
+                del group.pending[entry_id]
+        model.waits.mark_ready((client.db, key))
     return len(own)
 
 

@@ -92,6 +92,9 @@ class Read:
     ) -> list[Answer] | None:
         """A group read's reply; None when there are no entries."""
         now_ms = model.state.steady_ms
+        retry = self.retry
+        if retry is None and group.timeout_ms:
+            retry = group.timeout_ms, 0
         due = group.due(now_ms, with_zero)[: self.limit]
         new = stream.newer(group.offset)
         if self.limit == 0 or not (due or new):
@@ -104,8 +107,8 @@ class Read:
         for entry_id in new:
             reply.append([dotted(entry_id), *stream.entries[entry_id]])
             group.offset = entry_id
-            if self.retry is not None:
-                group.pending[entry_id] = Pending(now_ms, now_ms, 1, self.retry)
+            if retry is not None:
+                group.pending[entry_id] = Pending(now_ms, now_ms, 1, retry)
                 group.note(group.pending[entry_id], again=False)
         model.values.expire(group)
         group.last_used_ms = now_ms
@@ -115,7 +118,10 @@ class Read:
         if entry_id not in stream.entries:
             del group.pending[entry_id]
             return None
-        group.redeliver(entry_id, now_ms, self.retry)
+        if group.timeout_ms:
+            group.take(entry_id, b"", now_ms, self.retry or (group.timeout_ms, 0))
+        else:
+            group.redeliver(entry_id, now_ms, self.retry)
         group.note(group.pending[entry_id])
         return [dotted(entry_id), *stream.entries[entry_id]]
 
@@ -276,6 +282,7 @@ class ConsumerRead:
     block_ms: int | None = None
     keep: bool = True
     claim_ms: int | None = None
+    is_first: bool = True  # not after a wait
 
     @staticmethod
     def parsed(words: Request) -> tuple[ConsumerRead, list[bytes], list[bytes]]:
@@ -325,18 +332,43 @@ class ConsumerRead:
             given: list[Answer] = []
             if claim_ms is not None:
                 given = claims.claim_idle(model, stream, group, self.consumer, claim_ms, self.limit)
+            if group.timeout_ms:
+                given += self._due(stream, group, self.limit - len(given), claim_ms, now_ms)
             age = [] if claim_ms is None else [0, 0]
             new = stream.newer(group.offset)[: self.limit - len(given)]
             for entry_id in new:
                 group.offset = entry_id
                 if self.keep:
-                    record = Pending(now_ms, now_ms, 1, None, self.consumer)
+                    retry = (group.timeout_ms, 0) if group.timeout_ms else None
+                    record = Pending(now_ms, now_ms, 1, retry, self.consumer)
                     group.pending[entry_id] = record
                     group.note(record, again=False)
             given += [[dashed(i), list(stream.entries[i]), *age] for i in new]
             if given:
                 found.append([key, given])
         return found or None
+
+    def _due(
+        self, stream: Stream, group: Group, limit: int, claim_ms: int | None, now_ms: int
+    ) -> list[Answer]:
+        """The due entries of a managed group, which get this owner. Those that no longer exist are
+        forgotten, as far as the server looks."""
+        given: list[Answer] = []
+        for entry_id in group.due(now_ms, self.is_first):
+            if len(given) == limit:
+                break
+            if entry_id not in stream.entries:
+                del group.pending[entry_id]
+                continue
+            record = group.pending[entry_id]
+            age = [] if claim_ms is None else [claims.idle_ms(record, now_ms), record.deliveries]
+            given.append([dashed(entry_id), list(stream.entries[entry_id]), *age])
+            if not self.keep:
+                del group.pending[entry_id]
+                continue
+            group.take(entry_id, self.consumer, now_ms, (group.timeout_ms, 0))
+            group.note(record)
+        return given
 
     def _history(self, stream: Stream, group: Group, after: EntryId, now_ms: int) -> list[Answer]:
         """A consumer's own pending entries, each delivered again."""
@@ -346,8 +378,9 @@ class ConsumerRead:
             if entry_id not in stream.entries:
                 reply.append([dashed(entry_id), NULL_ARRAY])
                 continue
-            group.redeliver(entry_id, now_ms, None)
-            group.note(group.pending[entry_id])
+            if not group.timeout_ms:
+                group.redeliver(entry_id, now_ms, None)
+                group.note(group.pending[entry_id])
             reply.append([dashed(entry_id), list(stream.entries[entry_id])])
         return reply
 
@@ -371,6 +404,7 @@ class ConsumerWait(Waiter):
     def attempt(self) -> Answer | None:
         if self.model.state.write_error is not None:
             return None
+        self.read.is_first = False
         for key in self.keys:
             if (key, self.read.group) in self.model.remade:
                 raise self.read.no_group(key)
@@ -385,6 +419,8 @@ class ConsumerWait(Waiter):
         now_ms, claim_ms, due = self.model.state.steady_ms, self.read.claim_ms, []
         if claim_ms is not None:
             due = claims.looked_at(stream, group, now_ms, claim_ms, self.read.limit)
+        if group.timeout_ms:
+            due += [i for i in group.due(now_ms, False) if i in stream.entries]
         return late_entries(due, stream.newer(group.offset))
 
 

@@ -1,0 +1,48 @@
+"""TEXTEND: a reader of a managed group keeps entries longer than its timeout."""
+
+from __future__ import annotations
+
+from millstream.commands.draft.tnack import (
+    NACK_NOT_POSITIVE,
+    NACK_TOO_FEW,
+    NEEDS_IDS,
+    ids_at,
+    take_span,
+)
+from millstream.commands.engine.claiming import named_group
+from millstream.commands.engine.lifecycle import note_used
+from millstream.commands.engine.managed_groups import check_managed, extend_held
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context
+from millstream.commands.table.registry import command
+from millstream.errors import SYNTAX, CommandError
+
+TIME_MAX_MS = 86_400_000
+BAD_TIME = f"ERR the time must be from 1 to {TIME_MAX_MS}"
+
+
+@command(
+    "TEXTEND key group consumer ms {ids: IDS numids id [id ...]}",
+    "write fast",
+    complexity="O(log n) for each ID, n the number of the group's pending entries",
+)
+def textend(ctx: Context, args: Args) -> list[int]:
+    """Gives a consumer more time for entries that it holds.
+
+    Their deadline moves to this number of milliseconds from now, and their idle time begins again.
+    The reply is a code for each ID: 1, or -1 if the consumer does not hold the entry.
+    """
+    key, _, group = named_group(ctx, args)
+    holder = args.take()
+    span_ms = take_span(args, 1, TIME_MAX_MS, BAD_TIME)
+    if not args.option(b"IDS") or not args.remaining:
+        raise CommandError(NEEDS_IDS)
+    first = args.pos + 1
+    given = args.skip_ids(NACK_NOT_POSITIVE, NACK_TOO_FEW)
+    if args.remaining:
+        raise CommandError(SYNTAX)
+    ids = ids_at(args, first, given)
+    check_managed(group)
+    codes = extend_held(ctx, key, group, holder, span_ms, ids)
+    note_used(ctx, key, group)
+    return codes

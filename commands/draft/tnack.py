@@ -1,0 +1,77 @@
+"""TNACK: a reader of a managed group gives entries back, for now or for later.
+
+Only entries that the reader holds are touched, so a reader that has lost an entry cannot disturb
+the next one. The empty name stands for the readers of TREAD, which have none.
+"""
+
+from __future__ import annotations
+
+from millstream.commands.engine.claiming import named_group
+from millstream.commands.engine.lifecycle import note_used, read_effects_most
+from millstream.commands.engine.managed_groups import GiveBack, check_managed, held_ids
+from millstream.commands.runtime.arguments import Args, parse_integer
+from millstream.commands.runtime.context import Context
+from millstream.commands.table.registry import command
+from millstream.errors import CommandError, shown
+
+NACK_NOT_POSITIVE = "ERR numids must be a positive integer"
+NACK_TOO_FEW = "ERR number of IDs doesn't match numids"
+NEEDS_IDS = "ERR syntax error, expected IDS keyword"
+DELAY_MAX_MS = 30 * 86_400_000
+BAD_DELAY = f"ERR DELAY must be from 0 to {DELAY_MAX_MS}"
+MODES = (b"SILENT", b"FAIL")
+
+
+@command(
+    "TNACK key group consumer [mode: SILENT | FAIL] [DELAY ms] "
+    "<which: {ids: IDS numids id [id ...]} | ALL>",
+    "write fast",
+    complexity="O(log n) for each ID, n the number of the group's pending entries; with ALL O(n)",
+)
+def tnack(ctx: Context, args: Args) -> list[int] | int:
+    """Gives entries that a consumer holds back to their group, for now or for later.
+
+    The reply is a code for each ID: 1 if the entry was given back, -1 if the consumer does not hold
+    it. With ALL, the number of entries given back: all that the consumer held.
+    """
+    key, _, group = named_group(ctx, args)
+    holder = args.take()
+    mode, delay_ms = b"FAIL", None
+    first = given = 0
+    everything = False
+    while args.remaining:
+        word = next((word for word in MODES if args.option(word)), None)
+        if word is not None:
+            mode = word
+        elif args.remaining > 1 and args.option(b"DELAY"):
+            delay_ms = take_span(args, 0, DELAY_MAX_MS, BAD_DELAY)
+        elif args.remaining > 1 and args.option(b"IDS"):
+            first = args.pos + 1
+            given = args.skip_ids(NACK_NOT_POSITIVE, NACK_TOO_FEW)
+            everything = False
+        elif args.option(b"ALL"):
+            everything, given = True, 0
+        else:
+            raise CommandError(f"ERR Unrecognized TNACK option '{shown(args[args.pos])}'")
+    if not given and not everything:
+        raise CommandError(NEEDS_IDS)
+    ids = [] if everything else ids_at(args, first, given)
+    check_managed(group)
+    if everything:
+        ids = held_ids(group, holder)
+        ctx.effects.require_room(read_effects_most(key, group, b"", len(ids)))
+    codes = GiveBack(mode, delay_ms).from_holder(ctx, key, group, holder, ids)
+    note_used(ctx, key, group)
+    return len(codes) if everything else codes
+
+
+def ids_at(args: Args, first: int, count: int) -> list[tuple[int, int]]:
+    args.pos = first
+    return [args.take_entry_id(dot_allowed=True) for _ in range(count)]
+
+
+def take_span(args: Args, least: int, most: int, refusal: str) -> int:
+    span_ms = parse_integer(args.take())
+    if span_ms is None or not least <= span_ms <= most:
+        raise CommandError(refusal)
+    return span_ms

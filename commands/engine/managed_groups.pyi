@@ -1,0 +1,23 @@
+from collections.abc import Sequence
+
+from millstream.commands.runtime.context import Context
+from millstream.storage.groups.group import Group
+
+Id = tuple[int, int]
+
+class GiveBack:
+    def __init__(
+        self, mode: bytes, delay_ms: int | None = None, retry_count: int | None = None
+    ) -> None: ...
+    def from_any_owner(
+        self, ctx: Context, key: bytes, group: Group, ids: Sequence[Id], new: set[Id]
+    ) -> int: ...
+    def from_holder(
+        self, ctx: Context, key: bytes, group: Group, holder: bytes, ids: Sequence[Id]
+    ) -> list[int]: ...
+
+def held_ids(group: Group, holder: bytes) -> list[Id]: ...
+def extend_held(
+    ctx: Context, key: bytes, group: Group, holder: bytes, span_ms: int, ids: Sequence[Id]
+) -> list[int]: ...
+def check_managed(group: Group) -> None: ...

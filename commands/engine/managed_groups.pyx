@@ -1,0 +1,299 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""Managed groups, which have a TIMEOUT: delivering due entries again, giving entries back, and moving
+their deadlines, for the commands of both dialects.
+
+An entry becomes due without an effect and without a timer of its own. Only its next delivery changes
+it, so its owner can acknowledge or extend it until then.
+"""
+
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+
+from millstream.commands.engine.delivery cimport ReplyBudget, is_full, put_age
+from millstream.commands.engine.group_replies cimport idle_of
+from millstream.commands.engine.lifecycle cimport note_acked
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.stream_effects cimport Ids, Terms, record_take
+from millstream.encoding cimport Output, put_nil
+from millstream.entry_id cimport EntryId
+from millstream.storage.blocks.layout cimport Entry, View
+from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.due_index cimport expires_ms, is_due
+from millstream.storage.groups.group cimport Group, delay_after, timeout_ms_of
+from millstream.storage.groups.managed_entries cimport (
+    extend, give_back, held_by, ids_held_by, rounded_up, take_again,
+)
+from millstream.storage.groups.pending cimport UNOWNED, Pending, PendingAt
+from millstream.storage.groups.pending_chunks cimport find_pending
+from millstream.storage.streams.stream cimport Stream
+
+from millstream.commands.engine.lifecycle import change_entries
+from millstream.commands.runtime.stream_effects import DEADLINE, WAIT
+from millstream.errors import CommandError
+
+cdef enum:
+    # The number of due entries that are looked up together; each further batch is twice as large.
+    BATCH = 128
+    # Codes of TNACK and TEXTEND.
+    DONE = 1
+    NOT_HELD = -1
+
+NOT_MANAGED = "ERR the group has no TIMEOUT: set one with TGROUP"
+
+
+def check_managed(Group group not None) -> None:
+    """Refuse a command that needs a managed group."""
+    if timeout_ms_of(group) == 0:
+        raise CommandError(NOT_MANAGED)
+
+
+# ---------------------------------------------------------------- delivering again
+
+cdef int set_deadline(Terms* terms, Group group) noexcept:
+    """Set the timeout of the group as the retry of a read that keeps its entries pending, unless it
+    has its own."""
+    if terms.keep and not terms.has_retry:
+        terms.has_retry = True
+        terms.retry_ms = timeout_ms_of(group)
+        terms.expire_ms = 0
+    return 0
+
+
+cdef uint64_t deliver_due(Context ctx, bytes key, Stream stream, Group group, const Terms* terms,
+                          Output out, ReplyBudget* budget) except? 0xffffffffffffffff:
+    """Deliver due entries again to the reader, their new owner, as many as the budget allows: the
+    earliest due first, then by ID. Returns the number of elements. An entry that no longer exists is
+    removed from the pending entries; TREAD gets a nil in its place. The delivery is one effect."""
+    cdef DueDelivery delivery
+    cdef uint64_t limit = min(budget.limit, budget.entries)
+    if limit == 0 or is_full(out, budget) or not is_due(
+            group.pending.records, ctx.steady_ms, terms.with_zero):
+        return 0
+    delivery = DueDelivery.__new__(DueDelivery)
+    delivery.shown = Ids.__new__(Ids)
+    delivery.gone = []
+    delivery.encode(ctx, stream, group, terms, out, budget, limit)
+    # The reply first, then the effect, then the change: running out of memory changes nothing.
+    delivery.settle(ctx, key, group, terms)
+    return delivery.elements
+
+
+cdef class DueDelivery:
+    """The due entries of a reply: those that exist, and the IDs of those that do not."""
+
+    cdef Ids shown
+    cdef list gone
+    cdef uint64_t elements
+
+    cdef int encode(self, Context ctx, Stream stream, Group group, const Terms* terms, Output out,
+                    ReplyBudget* budget, uint64_t limit) except -1:
+        """Encode the entries. They stay due until the end, so each batch begins with the earlier
+        ones."""
+        cdef uint64_t ms, seq
+        cdef uint64_t batch = min(limit, <uint64_t>BATCH)
+        cdef Py_ssize_t looked_at = 0
+        cdef list due
+        while self.elements < limit and not is_full(out, budget) and len(self.gone) <= GONE_MAX:
+            due = group.pending.take_due(ctx.steady_ms, batch, terms.with_zero)
+            for ms, seq in due[looked_at:]:
+                if self.elements == limit or is_full(out, budget):
+                    return 0
+                self.put(ctx, stream, group, terms, EntryId(ms, seq), out, budget)
+            if <uint64_t>len(due) < batch:
+                break
+            looked_at = len(due)
+            batch *= 2
+        return 0
+
+    cdef int put(self, Context ctx, Stream stream, Group group, const Terms* terms, EntryId at_id,
+                 Output out, ReplyBudget* budget) except -1:
+        cdef View view
+        cdef Entry entry
+        cdef IdText id_text
+        cdef PendingAt at
+        cdef const Pending* record
+        cdef Py_ssize_t start_size = out.size
+        if not stream.find(at_id, &view, &entry):
+            self.gone.append((at_id.ms, at_id.seq))
+            if not terms.dotted:
+                return 0
+            put_nil(out, ctx.session.resp)
+        else:
+            id_text.size = 0
+            id_text.dotted = terms.dotted
+            encode_entry(out, &view, &entry, &id_text)
+            if budget.with_age:
+                record = find_pending(group.pending.records, at_id, &at)
+                put_age(out, start_size, idle_of(record, ctx.steady_ms),
+                        group.pending.deliveries(record))
+            self.shown.add(at_id.ms, at_id.seq)
+        self.elements += 1
+        budget.made += 1
+        budget.entries -= 1
+        return 0
+
+    cdef int settle(self, Context ctx, bytes key, Group group, const Terms* terms) except -1:
+        """Record the delivery, and what left the pending entries."""
+        cdef list left = self.gone
+        cdef uint64_t ms, seq
+        cdef size_t i
+        if self.shown.count:
+            ctx.count_change(key, None, 1)
+            ctx.keyspace.redelivered_due += self.shown.count
+        if self.shown.count and terms.keep:
+            record_take(ctx.effects, ctx.db.index, key, group, terms, self.shown, ctx.steady_ms)
+            self.take(ctx, group, terms)
+        elif self.shown.count:
+            for i in range(self.shown.count):
+                left.append((self.shown.items[i].ms, self.shown.items[i].seq))
+        if left:
+            note_acked(ctx, key, group.name, left, 0)
+        for ms, seq in left:
+            group.pending.acknowledge(ms, seq)
+        return 0
+
+    cdef int take(self, Context ctx, Group group, const Terms* terms) except -1:
+        cdef PendingAt at
+        cdef EntryId at_id
+        cdef size_t i
+        cdef uint32_t retry_number = group.pending.retry_number(terms.retry_ms, terms.expire_ms)
+        for i in range(self.shown.count):
+            at_id = self.shown.items[i]
+            take_again(group.pending, at_id, terms.owner, ctx.steady_ms, retry_number)
+            group.pending.note_again(at_id.ms, at_id.seq, ctx.steady_ms, ctx.steady_ms)
+            # More than the new expire-ms has already passed: it is delivered this last time.
+            if expires_ms(group.pending.records,
+                          find_pending(group.pending.records, at_id, &at)) <= ctx.steady_ms:
+                self.gone.append((at_id.ms, at_id.seq))
+        return 0
+
+
+# ---------------------------------------------------------------- giving back
+
+cdef class GiveBack:
+    """Entries that are given back. SILENT takes the delivery back, FAIL lets the entry wait for the
+    back-off of its group, and FATAL sets the largest number of deliveries besides; `delay_ms`, unless
+    it is None, replaces the delay. `retry_count` is the number of deliveries before."""
+
+    cdef bytes mode
+    cdef object delay_ms
+    cdef object retry_count
+    # The IDs by delay and by the word for the deliveries: one effect each.
+    cdef dict done
+
+    def __init__(self, bytes mode not None, delay_ms=None, retry_count=None):
+        self.mode = mode
+        self.delay_ms = None if delay_ms is None else rounded_up(delay_ms)
+        self.retry_count = retry_count
+        self.done = {}
+
+    def from_any_owner(self, Context ctx not None, bytes key not None, Group group not None, ids,
+                       set new not None) -> int:
+        """Give back these entries, (ms, seq) each, unless they wait; those in `new` become pending.
+        Returns their number."""
+        cdef PendingAt at
+        cdef const Pending* record
+        cdef uint64_t ms, seq
+        cdef int64_t count = 0
+        try:
+            for ms, seq in ids:
+                record = find_pending(group.pending.records, EntryId(ms, seq), &at)
+                if record == NULL and (ms, seq) not in new or record != NULL and record.waiting:
+                    continue
+                self.take(ctx, group, ms, seq, 0 if record == NULL else group.pending.deliveries(record))
+                count += 1
+        finally:
+            self.record(ctx, key, group)
+        return count
+
+    def from_holder(self, Context ctx not None, bytes key not None, Group group not None,
+                    bytes holder not None, ids) -> list:
+        """Give back those of these entries that the consumer holds; returns a code for each."""
+        cdef PendingAt at
+        cdef const Pending* record
+        cdef uint64_t ms, seq
+        cdef int64_t number = number_of(group, holder)
+        cdef list codes = []
+        try:
+            for ms, seq in ids:
+                record = NULL if number < 0 else held_by(
+                    group.pending, EntryId(ms, seq), <uint32_t>number, &at)
+                if record == NULL:
+                    codes.append(NOT_HELD)
+                    continue
+                self.take(ctx, group, ms, seq, group.pending.deliveries(record))
+                codes.append(DONE)
+        finally:
+            self.record(ctx, key, group)
+        return codes
+
+    cdef int take(self, Context ctx, Group group, uint64_t ms, uint64_t seq,
+                  int64_t deliveries) except -1:
+        cdef bytes word = b"="
+        cdef uint64_t delay_ms = 0
+        if self.retry_count is not None:
+            deliveries = self.retry_count
+            word = b"%d" % deliveries
+        if self.mode == b"SILENT":
+            word = b"-" if self.retry_count is None else b"%d" % max(deliveries - 1, 0)
+        elif self.mode == b"FATAL":
+            word = b"%d" % INT64_MAX
+        if self.delay_ms is not None:
+            delay_ms = self.delay_ms
+        elif self.mode != b"SILENT":
+            delay_ms = delay_after(group, deliveries)
+        give_back(group.pending, ms, seq, word, ctx.steady_ms, delay_ms)
+        self.done.setdefault((delay_ms, word), []).append((ms, seq))
+        return 0
+
+    cdef int record(self, Context ctx, bytes key, Group group) except -1:
+        """Record what was given back; readers that wait are woken."""
+        for (delay_ms, word), ids in self.done.items():
+            change_entries(
+                ctx, (WAIT, key, group.name, ctx.steady_ms, delay_ms, word), ids, None, len(ids))
+        return 0
+
+
+cdef int64_t number_of(Group group, bytes holder) except? -1:
+    """The number of a consumer, 0 for the readers without a name; -1 if there is none."""
+    cdef Consumer consumer
+    if not holder:
+        return UNOWNED
+    consumer = group.pending.consumer(holder)
+    return -1 if consumer is None else consumer.index
+
+
+def held_ids(Group group not None, bytes holder not None) -> list:
+    """The IDs of all entries that a consumer holds."""
+    cdef int64_t number = number_of(group, holder)
+    return [] if number < 0 else ids_held_by(group.pending, <uint32_t>number)
+
+
+# ---------------------------------------------------------------- deadlines
+
+def extend_held(Context ctx not None, bytes key not None, Group group not None,
+                bytes holder not None, uint64_t span_ms, ids) -> list:
+    """Move the deadline of those of these entries that the consumer holds to span_ms after now;
+    returns a code for each."""
+    cdef PendingAt at
+    cdef uint64_t ms, seq
+    cdef int64_t number = number_of(group, holder)
+    cdef list codes = []
+    cdef list extended = []
+    span_ms = rounded_up(span_ms)
+    try:
+        for ms, seq in ids:
+            if number < 0 or held_by(
+                    group.pending, EntryId(ms, seq), <uint32_t>number, &at) == NULL:
+                codes.append(NOT_HELD)
+                continue
+            extend(group.pending, ms, seq, ctx.steady_ms, span_ms)
+            group.pending.note_again(ms, seq, ctx.steady_ms, ctx.steady_ms)
+            extended.append((ms, seq))
+            codes.append(DONE)
+    finally:
+        if extended:
+            change_entries(
+                ctx, (DEADLINE, key, group.name, ctx.steady_ms, span_ms), extended, None,
+                len(extended))
+    return codes

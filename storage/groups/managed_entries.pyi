@@ -1,0 +1,6 @@
+from millstream.storage.groups.pending_list import PendingList
+
+def give_back(
+    pending: PendingList, ms: int, seq: int, count: bytes, now_ms: int, delay_ms: int
+) -> int: ...
+def extend(pending: PendingList, ms: int, seq: int, now_ms: int, span_ms: int) -> int: ...
