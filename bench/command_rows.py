@@ -123,7 +123,7 @@ MESSAGES = (
     CommandRow("xautoclaim-nothing", "XAUTOCLAIM, none of 1,000 idle",
                ("XAUTOCLAIM", KEY, GROUP, "d", HOUR_MS, "0"), 30.0, WITH_MANY_PENDING,
                full=4_000, quick=1_600),
-    CommandRow("xdel", "XDEL of one of 20,000", ("XDEL", KEY, "__rand_int__-1"), 1.0,
+    CommandRow("xdel", "XDEL of one of 20,000", ("XDEL", KEY, "__rand_int__-1"), 1.3,
                WITH_MANY_ENTRIES, random_below=DELETED, full=DELETED, quick=DELETED),
     CommandRow("xdel-nothing", "XDEL, no such entry", ("XDEL", KEY, "5-2"), 1.0, FILL),
     CommandRow("expire", "EXPIRE", ("EXPIRE", KEY, "1000"), 0.8, FILL),
@@ -140,15 +140,15 @@ OTHERS = (
     CommandRow("exists", "EXISTS", ("EXISTS", KEY), 0.5, FILL),
     CommandRow("type", "TYPE", ("TYPE", KEY), 0.5, FILL),
     CommandRow("ttl", "TTL", ("TTL", KEY), 0.5, FILL),
-    CommandRow("set", "SET", ("SET", "string", "value"), 0.5),
+    CommandRow("set", "SET", ("SET", "string", "value"), 1.0),
     CommandRow("set-ex", "SET EX", ("SET", "string", "value", "EX", "1000"), 0.5),
     CommandRow("incr", "INCR", ("INCR", "number"), 0.5),
     CommandRow("del", "DEL", ("DEL", "string"), 0.5, STRING),
     CommandRow("setname", "CLIENT SETNAME", ("CLIENT", "SETNAME", "name"), 0.5),
     CommandRow("scan", "SCAN", ("SCAN", "0"), 0.5, FILL),
     CommandRow("time", "TIME", ("TIME",), 0.5),
-    CommandRow("info", "INFO", ("INFO",), 0.5, FILL, full=32_000, quick=8_000),
-    CommandRow("config-get", "CONFIG GET of one directive", ("CONFIG", "GET", "maxmemory"), 0.3,
+    CommandRow("info", "INFO", ("INFO",), 1.0, FILL, full=32_000, quick=8_000),
+    CommandRow("config-get", "CONFIG GET of one directive", ("CONFIG", "GET", "maxmemory"), 0.8,
                full=32_000, quick=8_000),
 )  # fmt: skip
 
@@ -161,12 +161,12 @@ def alone(name: str, title: str, words: Words, ratio: float, *prepare: Words) ->
 
 
 ALONE = (
-    alone("ping-alone", "PING", ("PING",), 1.0),
-    alone("xadd-alone", "XADD", xadd(), 1.0),
+    alone("ping-alone", "PING", ("PING",), 1.1),
+    alone("xadd-alone", "XADD", xadd(), 1.1),
     alone("xread-alone", "XREAD, nothing new",
-          ("XREAD", "COUNT", "10", "STREAMS", KEY, FUTURE_ID), 1.0, *FILL),
+          ("XREAD", "COUNT", "10", "STREAMS", KEY, FUTURE_ID), 1.1, *FILL),
     alone("xreadgroup-alone", "XREADGROUP, nothing new",
-          ("XREADGROUP", "GROUP", GROUP, "c", "COUNT", "1", "STREAMS", KEY, ">"), 1.0,
+          ("XREADGROUP", "GROUP", GROUP, "c", "COUNT", "1", "STREAMS", KEY, ">"), 1.1,
           *WITH_GROUP),
-    alone("xack-alone", "XACK", ("XACK", KEY, GROUP, "1-1"), 1.0, *WITH_PENDING),
+    alone("xack-alone", "XACK", ("XACK", KEY, GROUP, "1-1"), 1.1, *WITH_PENDING),
 )  # fmt: skip

@@ -198,15 +198,15 @@ def memory_pending(harness: Harness) -> Lanes:
 # Blocked readers
 
 
-@row("wake-readers", WAKING, "1,000 readers, one append", Goal(ratio=1.6, rate_ratio=1.6))
+@row("wake-readers", WAKING, "1,000 readers, one append", Goal(ratio=2.5, rate_ratio=1.6))
 def wake_readers(harness: Harness) -> Lanes:
     return woken_readers(harness, readers=1000, full=40, quick=8)
 
 
 row("wake-xread", WAKING, "XREAD, and XADD that wakes it",
-    Goal(ratio=1.0))(wake_rows.woken_reader)  # fmt: skip
+    Goal(ratio=1.1))(wake_rows.woken_reader)  # fmt: skip
 row("wake-xreadgroup", WAKING, "XREADGROUP, and XADD that wakes",
-    Goal(ratio=1.0))(wake_rows.woken_worker)  # fmt: skip
+    Goal(ratio=1.1))(wake_rows.woken_worker)  # fmt: skip
 row("wake-xread-1000", WAKING, "XREAD of 1,000 streams, and XADD",
     Goal(ratio=1.0))(wake_rows.woken_reader_of_many)  # fmt: skip
 

@@ -155,8 +155,7 @@ cdef class FollowRead(SearchingRead):
             elif self.filter is not None:
                 parts.append(make_raw(head.take()))
                 head.clear()
-                parts.append(self.filtered_row(
-                    stream, EntryId(ms, seq), self.position(i, stream), promised_ms))
+                parts.append(self.filtered_row(i, stream, promised_ms))
             else:
                 self.put_row(head, parts, stream, EntryId(ms, seq), promised_ms)
         parts.append(make_raw(head.take()))
@@ -198,13 +197,18 @@ cdef class FollowRead(SearchingRead):
         head.put_head(c':', stream.incarnation)
         return 0
 
-    cdef FollowRow filtered_row(self, Stream stream, EntryId after, EntryId looked,
-                                uint64_t promised_ms):
-        """`put_row` with WHERE, after a search up to `looked`. What was evicted before that had no
-        match, so the row begins where the request does."""
+    cdef FollowRow filtered_row(self, Py_ssize_t i, Stream stream, uint64_t promised_ms):
+        """`put_row` with WHERE, after a search up to the position. What was searched before its
+        eviction had no match, so the row begins where the request does, or after what was missed."""
+        cdef EntryId after, evicted
+        cdef EntryId looked = self.position(i, stream)
         cdef FollowRow row = FollowRow.__new__(FollowRow)
         row.stream = stream
         row.filter = self.filter
+        after.ms, after.seq = self.after[i]
+        if self.has_missed(i, stream, &evicted) and (
+                id_less(after.ms, after.seq, evicted.ms, evicted.seq)):
+            after = evicted
         row.prev = prev_of(stream, after.ms, after.seq)
         if not id_less(looked.ms, looked.seq, row.prev.ms, row.prev.seq):
             row.prev = after

@@ -283,14 +283,15 @@ cdef class FilteredRead(SearchingRead):
     cdef bint with_info
 
     cdef FilteredRange reply(self, Context ctx, Stream stream):
-        """The matches after the position. What was evicted before it had no match, so only an eviction
-        after it is a gap."""
+        """The matches after the position. What was searched before its eviction had no match, so it is
+        no gap."""
         cdef EntryId after = EntryId(0, 0)
         cdef FilteredRange made
         cdef bint gap
         if stream is not None:
             after = self.position(0, stream)
-        gap = stream is not None and self.limit > 0 and has_gap(stream, after)
+        gap = stream is not None and self.limit > 0 and (
+            has_gap(stream, after) or self.has_gap_in(0, stream))
         limit = self.limit if step_up(&after) else 0
         made = make_filtered(stream, self.filter, True, after, EntryId(MAX, MAX), limit)
         if self.with_info or gap:

@@ -6,13 +6,12 @@ Their words, with operators in upper case, are what a group stores and shows: `E
 from __future__ import annotations
 
 from millstream.commands.runtime.arguments import Args, parse_integer
+from millstream.commands.table.keyspecs import CONDITIONS_MAX, IN_VALUES_MAX
 from millstream.errors import SYNTAX, CommandError
 from millstream.storage.blocks.entry_filter import OPERATORS, EntryFilter, is_bound
 
-CONDITIONS_MAX = 8
-VALUES_MAX = 1000
 BAD_COUNT = f"ERR WHERE must have from {{}} to {CONDITIONS_MAX} conditions"
-BAD_VALUES = f"ERR IN must have from 1 to {VALUES_MAX} values"
+BAD_VALUES = f"ERR IN must have from 1 to {IN_VALUES_MAX} values"
 BAD_BOUND = "ERR min or max is not a float"
 
 
@@ -29,7 +28,7 @@ def _take_condition(args: Args) -> list[bytes]:
     if operator not in OPERATORS:
         raise CommandError(SYNTAX)
     if operator == b"IN":
-        count = _take_number(args, 1, VALUES_MAX, BAD_VALUES)
+        count = _take_number(args, 1, IN_VALUES_MAX, BAD_VALUES)
         return [field, operator, b"%d" % count, *(args.take() for _ in range(count))]
     if operator == b"BETWEEN":
         bounds = [args.take(), args.take()]

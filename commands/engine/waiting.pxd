@@ -23,10 +23,16 @@ cdef class SearchingRead(StreamsRead):
     cdef EntryFilter filter
     # For each stream, None or (incarnation, ms, seq): up to where nothing matches.
     cdef list looked
+    # For each stream, None or (incarnation, ms, seq, is gap): the greatest evicted ID, when a search
+    # began before it. What was searched before its eviction is not missed.
+    cdef list missed
     cdef bint is_searching
 
     cdef int set_searching(self, bint searching) noexcept
     cdef EntryId position(self, Py_ssize_t i, Stream stream)
+    cdef int note_missed(self, Py_ssize_t i, Stream stream, EntryId start) except -1
+    cdef bint has_missed(self, Py_ssize_t i, Stream stream, EntryId* evicted) except -1
+    cdef bint has_gap_in(self, Py_ssize_t i, Stream stream) except -1
     cdef bint look(self, list streams) except -1
 
 

@@ -11,7 +11,7 @@ from millstream.commands.engine.searching cimport count_search, slice_work
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
-from millstream.entry_id cimport EntryId, step_down, step_up
+from millstream.entry_id cimport EntryId, id_less, step_down, step_up
 from millstream.storage.groups.group cimport Group
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.log.log_search cimport Search, begin_search, search_log
@@ -75,6 +75,27 @@ cdef class SearchingRead(StreamsRead):
         found.ms, found.seq = place
         return found
 
+    cdef int note_missed(self, Py_ssize_t i, Stream stream, EntryId start) except -1:
+        """Note that entries after the position were evicted before this read has searched them."""
+        if id_less(start.ms, start.seq, stream.max_evicted_ms, stream.max_evicted_seq):
+            is_gap = start.ms or start.seq or self.has_gap_in(i, stream)
+            self.missed[i] = (
+                stream.incarnation, stream.max_evicted_ms, stream.max_evicted_seq, bool(is_gap))
+        return 0
+
+    cdef bint has_missed(self, Py_ssize_t i, Stream stream, EntryId* evicted) except -1:
+        """True if entries of a stream were evicted before this read could search them."""
+        if self.missed is None or self.missed[i] is None or (
+                self.missed[i][0] != stream.incarnation):
+            return False
+        evicted.ms, evicted.seq = self.missed[i][1:3]
+        return True
+
+    cdef bint has_gap_in(self, Py_ssize_t i, Stream stream) except -1:
+        """`has_missed`, if the read does not begin at 0."""
+        cdef EntryId evicted
+        return self.has_missed(i, stream, &evicted) and self.missed[i][3]
+
     cdef bint look(self, list streams) except -1:
         """Look for a match; True if a stream has one after its position. If there is more to look at
         than one turn allows, the read is searching."""
@@ -87,11 +108,13 @@ cdef class SearchingRead(StreamsRead):
         self.set_searching(False)
         if self.looked is None:
             self.looked = [None] * len(streams)
+            self.missed = [None] * len(streams)
         for i in range(len(streams)):
             stream = streams[i]
             if stream is None:
                 continue
             start = self.position(i, stream)
+            self.note_missed(i, stream, start)
             if not stream.has_newer(start):
                 continue
             step_up(&start)

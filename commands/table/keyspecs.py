@@ -17,6 +17,8 @@ WRITES, READS, BOTH = "RW update", "RO access", "RW access update"
 # A name that is not a key, but belongs to a slot like one: a shard channel.
 NOT_KEY = "not_key"
 WHERE = b"WHERE"
+CONDITIONS_MAX = 8
+IN_VALUES_MAX = 1000
 OPTIONS_START = 4  # an option that writes comes after the words that every request has
 Words = Sequence[bytes]
 
@@ -49,12 +51,23 @@ def word_at(words: Words, at: int, wanted: bytes) -> int | None:
 
 
 def after_conditions(words: Words, at: int) -> int:
-    """The place after the conditions whose number is the word at `at`."""
-    count, at = int(words[at]), at + 1
+    """The place after the conditions whose number is the word at `at`. These words are not checked
+    yet: ValueError or IndexError if they are no conditions."""
+    count, at = _number(words[at], CONDITIONS_MAX), at + 1
     for _ in range(count):
         operator = words[at + 1].upper()
-        at += 3 + int(words[at + 2]) if operator == b"IN" else 4 if operator == b"BETWEEN" else 3
+        if operator == b"IN":
+            at += 3 + _number(words[at + 2], IN_VALUES_MAX)
+        else:
+            at += 4 if operator == b"BETWEEN" else 3
     return at
+
+
+def _number(word: bytes, most: int) -> int:
+    number = int(word)
+    if not 1 <= number <= most:
+        raise ValueError(f"{number} is not from 1 to {most}")
+    return number
 
 
 def use_with(option: bytes) -> KeyUse:

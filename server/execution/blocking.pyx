@@ -282,7 +282,10 @@ cdef class Serving:
         return 0
 
     cdef bint attempt(self, Waiter waiter) except -1:
-        """Retry a waiting read; True when its client was served."""
+        """Retry a waiting read; True when its client was served. A read that searches continues in
+        the next turn, and sees then what has come meanwhile."""
+        if isinstance(waiter.read, SearchingRead) and (<SearchingRead>waiter.read).is_searching:
+            return False
         cdef Session running = self.context.session
         cdef Database running_db = self.context.db
         self.enter(waiter.client)

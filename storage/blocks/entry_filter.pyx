@@ -73,6 +73,11 @@ cdef inline int compare_texts(const char* text, Py_ssize_t size, const Slice* ot
     return memcmp(text, other.ptr, size)
 
 
+cdef bint is_unexamined(const View* view) noexcept:
+    """True if `has_own_names` has to walk through the block."""
+    return view.words != NULL and (<Head*>view.checkpoints - 1).zero == NOT_KNOWN
+
+
 cdef bint has_own_names(const View* view) noexcept:
     """True if entries of a block may have names of their own. The answer for a packed block, which is
     a sealed one, is kept in its header."""
@@ -101,7 +106,7 @@ cdef class EntryFilter:
 
     def __init__(self, list words not None):
         cdef Py_ssize_t at = 0
-        self.words = words
+        words = self.words = list(words)  # a copy: conditions point into its items
         self.operands = []
         while at < len(words):
             if self.count == CONDITIONS_MAX:
@@ -166,7 +171,11 @@ cdef class EntryFilter:
             self.resolve(at, <uint32_t>fields, False, &end)
             possible = possible or end > self.starts[i]
         self.starts[view.set_count] = end
-        return possible or has_own_names(view)
+        if possible:
+            return True
+        if is_unexamined(view):
+            self.work += view.count
+        return has_own_names(view)
 
     cdef int resolve(self, const uint8_t* names, uint32_t fields, bint plain,
                      uint32_t* end) except -1:

@@ -17,6 +17,7 @@ from libc.string cimport memcpy, memmove
 
 cdef enum:
     TABLE_FIRST = 8  # the initial capacity of a table of pages
+    LARGE_STEP = 1 << 28  # of a search in a table: larger steps would overflow
 
 NO_MEMORY = "no memory for a block's place in its stream"
 
@@ -135,7 +136,8 @@ cdef uint32_t start_above(const PageTable* table, uint64_t ms, uint64_t seq) noe
         else:
             low = at + 1
             at = at + step if at + step < high else (low + high) >> 1
-        step *= 4
+        if step < LARGE_STEP:
+            step *= 4
     return low
 
 

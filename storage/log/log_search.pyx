@@ -139,6 +139,8 @@ cdef bint search_back(EntryFilter filter, const View* view, Search* search, Outp
             if not step_before(search, EntryId(group[held].ms, group[held].seq)) or (
                     is_full(search, out)):
                 return False
+        search.work -= filter.work
+        filter.work = 0
         if search.work <= 0:
             return False
     return step_before(search, EntryId(view.first_ms, view.first_seq))

@@ -211,8 +211,8 @@ DIFFERENT_ARGUMENTS = {
 OURS_ALONE = {
     "backup",
     "tabort", "tack", "tappend", "tappendmany", "tappendonce", "tappev", "tblocks", "tcomplete",
-    "tcreate", "tinfo", "tmread", "tpeek", "tpolicy", "tposition", "trange", "tread", "trenew",
-    "treserve", "trestore", "tseal", "tseek",
+    "tcreate", "textend", "tgroup", "tinfo", "tmread", "tnack", "tpeek", "tpolicy", "tposition",
+    "trange", "tread", "trenew", "treserve", "trestore", "tseal", "tseek",
 }  # fmt: skip
 EXPECTED = LATER_ARGUMENTS | DIFFERENT_ARGUMENTS
 

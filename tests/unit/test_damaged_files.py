@@ -249,7 +249,7 @@ def newer_journal() -> bytes:
 
 def newer_base(data: bytes) -> bytes:
     head = bytearray(data[:HEADER_OF_BASE])
-    head[8] = 5
+    head[8] = 6
     return bytes(head[:60]) + crc32(bytes(head[:60])).to_bytes(4, "little") + data[HEADER_OF_BASE:]
 
 

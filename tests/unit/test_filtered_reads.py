@@ -328,6 +328,44 @@ def test_a_gap_is_shown_whether_anything_matches(in_process: InProcessServer) ->
     assert player.call(f"TREAD few 2 5 {NONE}") == [Null.BULK]
 
 
+def waiting_readers(in_process: InProcessServer, after: int) -> list[InProcessClient]:
+    lines = (
+        f"TREAD few {after} 5 BLOCK 0 {SEVENTH}",
+        f"TMREAD 5 BLOCK 0 {SEVENTH} STREAMS few {after}",
+    )
+    return [waiting(in_process, line) for line in lines]
+
+
+@pytest.mark.parametrize("after", [2, 0])
+def test_a_wait_shows_what_was_evicted_before_the_request(
+    in_process: InProcessServer, after: int
+) -> None:
+    player = in_process.player()
+    player.call("XTRIM few MAXLEN 0")
+    player.call("XADD few 20-0 kind k1")
+    reader, follower = waiting_readers(in_process, after)
+    player.call("XADD few 21-0 kind k7")
+    found = [b"21.0", b"kind", b"k7"]
+    # A reader that begins at 0 has no gap.
+    assert reader.read() == ([Null.BULK, found] if after else [found])
+    reply = follower.read()
+    assert isinstance(reply, list)
+    assert reply[0][1:4] == [b"9.0", b"21.0", [found]]  # type: ignore[index]
+
+
+def test_a_wait_shows_what_was_evicted_before_it_was_searched(in_process: InProcessServer) -> None:
+    player = in_process.player()
+    reader, follower = waiting_readers(in_process, 9)
+    for line in ("MULTI", "XADD few 20-0 kind k7", "XTRIM few MAXLEN 0", "XADD few 21-0 kind k7"):
+        player.call(line)
+    player.call("EXEC")
+    found = [b"21.0", b"kind", b"k7"]
+    assert reader.read() == [Null.BULK, found]
+    reply = follower.read()
+    assert isinstance(reply, list)
+    assert reply[0][1:4] == [b"20.0", b"21.0", [found]]  # type: ignore[index]
+
+
 def test_the_last_entry_is_read_if_it_matches(in_process: InProcessServer) -> None:
     player = in_process.player()
     assert player.call(f"XREAD {SEVENTH} STREAMS few +") == Null.ARRAY

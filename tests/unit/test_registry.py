@@ -134,10 +134,14 @@ def test_the_places_of_keys_follow_from_the_syntax_line(
         (f"X {STREAMS}", "x STREAMS a"),
         (f"X {FILTERED}", "x WHERE 1 f EQ STREAMS a 0"),
         (f"X {FILTERED}", "x WHERE many STREAMS a 0"),
+        (f"X {FILTERED}", "x WHERE 1 f IN -5 STREAMS a 0"),
+        (f"X {FILTERED}", "x WHERE 9223372036854775807 f IN -3 STREAMS a 0"),
     ],
 )
 def test_a_request_without_the_keys_that_it_announces(usage: str, words: str) -> None:
-    with pytest.raises(ValueError, match=r"keys|invalid literal|not in list|no STREAMS"):
+    with pytest.raises(
+        ValueError, match=r"keys|invalid literal|not in list|no STREAMS|not from 1 to"
+    ):
         key_positions(specs_of(usage), words.encode().split())
 
 

@@ -228,3 +228,16 @@ def test_thousands_of_blocks_are_added_and_removed_at_both_ends() -> None:
     found = find_rank(made, 500)
     assert found is not None
     assert found[0].first_id == (45000, 0)
+
+
+def test_seeks_end_in_many_blocks_at_uneven_times() -> None:
+    """A long pause after the first block leads the search for a page far away from it."""
+    made = BlockList()
+    made.push(block_of(1, 1))
+    begin = 10**12
+    for i in range(400_000):
+        made.push(block_of(begin + 10 * i, 1))
+    for i in range(0, 400_000, 101):
+        found = made.find(begin + 10 * i, 0)
+        assert found is not None
+        assert found[0].first_id == (begin + 10 * i, 0)
