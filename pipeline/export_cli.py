@@ -21,6 +21,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from millstream.cli_error import CliError
 from millstream.errors import DataError
 from millstream.url_file import KEY as URL_OF_FILE
 from millstream.url_file import url_file_option, url_of_file
@@ -35,15 +36,8 @@ FILE_MIB = 128
 FILE_AGE_S = 60.0
 
 
-class ExportError(click.ClickException):
-    """Ends the command with one sentence and exit code 1."""
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"millstream: {self.message}", err=True)
-
-
 def _fail(problem: object) -> NoReturn:
-    raise ExportError(str(problem))
+    raise CliError(str(problem))
 
 
 @click.command(
@@ -56,7 +50,7 @@ def _fail(problem: object) -> NoReturn:
 @click.option("--url", envvar="MILLSTREAM_URL", metavar="URL",
               help="Server, if there is no argument; also from MILLSTREAM_URL. The password can "
               "come from REDISCLI_AUTH.  [default: redis://127.0.0.1:6455]")  # fmt: skip
-@url_file_option(ExportError)
+@url_file_option(CliError)
 @click.option("--format", type=click.Choice(["parquet", "jsonl", "csv"]),
               help="Required, except with --into.")  # fmt: skip
 @click.option("--key", metavar="PATTERN", multiple=True,

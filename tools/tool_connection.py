@@ -18,6 +18,7 @@ from redis.retry import Retry
 
 from millstream import url_file
 from millstream.backoff import Backoff
+from millstream.cli_error import CliError
 from millstream.errors import printable
 from millstream.remote import (
     DEFAULT_URL,
@@ -37,11 +38,8 @@ LAST_PAUSE_S = 2.0
 STREAM_BYTES = 1 << 20
 
 
-class ToolError(click.ClickException):
+class ToolError(CliError):
     """Ends a tool with one sentence and exit code 1."""
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"millstream: {self.message}", err=True)
 
 
 class Unreachable(ToolError):

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import click
 
 from millstream import __version__
+from millstream.cli_error import CliError
 from millstream.errors import DataError, counted, readable
 from millstream.server.backup.kept_backups import (
     cut_off,
@@ -65,7 +66,7 @@ CODES = (
 )
 
 
-class Failure(click.ClickException):
+class Failure(CliError):
     """Ends the program with one sentence and an exit code."""
 
     def __init__(self, outcome: Outcome, sentence: str) -> None:
@@ -75,9 +76,6 @@ class Failure(click.ClickException):
     @property
     def exit_code(self) -> int:  # type: ignore[override]
         return self._outcome
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"millstream: {self.message}", err=True)
 
 
 class Stopped(BaseException):
