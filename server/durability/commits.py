@@ -207,7 +207,7 @@ class Commits(FrameNumbers):
         """Record a frame of the primary, with the same effects. It is always synced before this
         server says that it has it, because replies of the primary may wait for that."""
         self._timed_s = -1
-        return self._record(payload)
+        return self._record(as_resp(payload) if self.only_resp else payload)
 
     def _record(self, payload: bytes | None, must_sync: bool = True) -> int:
         seq = self.last_seq = self.last_seq + 1
@@ -218,8 +218,6 @@ class Commits(FrameNumbers):
                 must_sync = True
                 self.line_begins()
                 self.first_effect = None
-            if self.only_resp:  # a frame of the primary may have other effects
-                payload = as_resp(payload)
             self.frame_bytes += FRAME_BYTES + len(payload)
         if payload is None:
             if journal is not None:
