@@ -60,18 +60,26 @@ cdef inline bint is_full(const Search* search, Output out) noexcept:
     return search.stops_when_full and out.size >= search.full_size
 
 
+cdef bint begin_block(EntryFilter filter, const View* view, Search* search,
+                      IdText* id_text) except -1:
+    """Begin with the entries of a block; False if none of them can match."""
+    cdef bint possible
+    filter.work = 0
+    possible = filter.begin(view)
+    search.work -= filter.work
+    filter.work = 0
+    id_text.size = 0
+    id_text.dotted = search.dotted
+    return possible
+
+
 cdef bint search_view(EntryFilter filter, const View* view, Search* search, Output out) except -1:
     """Search a block, oldest first; True if the next block is to be searched, too."""
     cdef Cursor cursor
     cdef IdText id_text
     cdef int found
-    filter.work = 0
-    if not filter.begin(view):
-        search.work -= filter.work
+    if not begin_block(filter, view, search, &id_text):
         return step_past(search, EntryId(view.last_ms, view.last_seq))
-    search.work -= filter.work
-    id_text.size = 0
-    id_text.dotted = search.dotted
     cursor_seek(&cursor, view, search.start.ms, search.start.seq)
     while True:
         found = filter.next_match(&cursor, view, search.end.ms, search.end.seq, &search.work)
@@ -111,12 +119,8 @@ cdef bint search_back(EntryFilter filter, const View* view, Search* search, Outp
     cdef IdText id_text
     cdef uint32_t past
     cdef int held
-    filter.work = 0
-    if not filter.begin(view):
-        search.work -= filter.work
+    if not begin_block(filter, view, search, &id_text):
         return step_before(search, EntryId(view.first_ms, view.first_seq))
-    id_text.size = 0
-    id_text.dotted = search.dotted
     past = count_up_to(view, search.end)
     while past > 0:
         cursor_checkpoint(&cursor, view, (past - 1) // CHECKPOINT_EVERY)
@@ -207,15 +211,15 @@ cdef Py_ssize_t search_blocks(list blocks, Py_ssize_t left, EntryFilter filter, 
     """Continue a search in the first `left` blocks of a list, of which the last one comes first;
     return how many are left. 0: the search is complete."""
     cdef View view
-    cdef bint unfinished
+    cdef bint is_searched
     while left > 0 and not is_over(search):
         view_of((<Block>blocks[left - 1]).head, &view)
         if search.reverse:
-            unfinished = search_back(filter, &view, search, out)
+            is_searched = search_back(filter, &view, search, out)
         else:
-            unfinished = search_view(filter, &view, search, out)
-        if unfinished:
+            is_searched = search_view(filter, &view, search, out)
+        if is_searched:
             left -= 1
-        if not unfinished or search.work <= 0:
+        if not is_searched or search.work <= 0:
             break
     return 0 if is_over(search) else left
