@@ -34,7 +34,7 @@ _BEGINNING = re.compile(
 def encode_time(time_s: int, *, only_resp: bool = False) -> bytes:
     """The effect for frames made in this second of Unix time."""
     if not only_resp:
-        return b"\x02\x01\x01" + _varint(time_s)
+        return b"%c\x01\x01" % TIME_CODE + _varint(time_s)
     digits = b"%d" % time_s
     return b"*2\r\n$4\r\nTIME\r\n$%d\r\n%b\r\n" % (len(digits), digits)
 
@@ -42,7 +42,7 @@ def encode_time(time_s: int, *, only_resp: bool = False) -> bytes:
 def encode_line(name: bytes, seq: int, *, only_resp: bool = False) -> bytes:
     """The effect that begins a line of history, with a name of 40 letters, in frame `seq`."""
     if not only_resp:
-        return b"\x01\x02\x2a" + name + b"\x01" + _varint(seq)
+        return b"%c\x02\x2a" % HISTORY_CODE + name + b"\x01" + _varint(seq)
     digits = b"%d" % seq
     return b"*3\r\n$7\r\nHISTORY\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (name, len(digits), digits)
 
