@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from millstream.commands.draft.tnack import (
-    NACK_NOT_POSITIVE,
-    NACK_TOO_FEW,
-    NEEDS_IDS,
-    ids_at,
-    take_span,
-)
+from millstream.commands.draft.tnack import ids_at
 from millstream.commands.engine.claiming import named_group
 from millstream.commands.engine.lifecycle import note_used
 from millstream.commands.engine.managed_groups import check_managed, extend_held
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import command
-from millstream.errors import SYNTAX, CommandError
+from millstream.errors import BAD_NUMIDS, NEEDS_IDS, SYNTAX, TOO_FEW_IDS, CommandError
 
 TIME_MAX_MS = 86_400_000
 BAD_TIME = f"ERR the time must be from 1 to {TIME_MAX_MS}"
@@ -34,11 +28,11 @@ def textend(ctx: Context, args: Args) -> list[int]:
     """
     key, _, group = named_group(ctx, args)
     holder = args.take()
-    span_ms = take_span(args, 1, TIME_MAX_MS, BAD_TIME)
+    span_ms = args.take_int_between(1, TIME_MAX_MS, BAD_TIME)
     if not args.option(b"IDS") or not args.remaining:
         raise CommandError(NEEDS_IDS)
     first = args.pos + 1
-    given = args.skip_ids(NACK_NOT_POSITIVE, NACK_TOO_FEW)
+    given = args.skip_ids(BAD_NUMIDS, TOO_FEW_IDS)
     if args.remaining:
         raise CommandError(SYNTAX)
     ids = ids_at(args, first, given)

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millstream.commands.draft.tnack import DELAY_MAX_MS
+from millstream.commands.engine.claiming import no_group
 from millstream.commands.engine.lifecycle import live_group, new_group, note_used
 from millstream.commands.runtime.arguments import Args, parse_integer
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.runtime.stream_effects import GROUPRULES, GROUPTTL
 from millstream.commands.table.registry import command
-from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError, shown
+from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError
 from millstream.ids import parse
 from millstream.storage.groups.group import Group
 from millstream.storage.streams.stream import Stream
 
 OPTIONS = (b"START", b"TTL", b"TIMEOUT", b"BACKOFF")
 TIMEOUT_MAX_MS = 86_400_000
-DELAY_MAX_MS = 30 * 86_400_000
 DELAYS_MAX = 16
 BAD_TIMEOUT = f"ERR TIMEOUT must be from 0 to {TIMEOUT_MAX_MS}"
 BAD_DELAYS = f"ERR BACKOFF must have from 0 to {DELAYS_MAX} values"
@@ -57,9 +58,7 @@ def tgroup(ctx: Context, args: Args) -> Simple:
     timeout_ms, backoff_ms = _resulting(rules, group)
     if stream is None or group is None:
         if rules.start is None:
-            raise CommandError(
-                f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}'"
-            )
+            raise no_group(key, name)
         _check(timeout_ms, backoff_ms)
         stream, group = _make_group(ctx, key, name, rules)
     else:
@@ -90,13 +89,13 @@ def _take_rules(args: Args) -> Rules:
         if word == b"START":
             rules.start = _take_start(args)
         elif word == b"TTL":
-            rules.ttl_ms = _take_number(args, 2**63 - 1, NOT_INTEGER)
+            rules.ttl_ms = args.take_int_between(0, 2**63 - 1, NOT_INTEGER)
         elif word == b"TIMEOUT":
-            rules.timeout_ms = _take_number(args, TIMEOUT_MAX_MS, BAD_TIMEOUT)
+            rules.timeout_ms = args.take_int_between(0, TIMEOUT_MAX_MS, BAD_TIMEOUT)
         else:
-            count = _take_number(args, DELAYS_MAX, BAD_DELAYS)
+            count = args.take_int_between(0, DELAYS_MAX, BAD_DELAYS)
             rules.backoff_ms = tuple(
-                _take_number(args, DELAY_MAX_MS, BAD_DELAY) for _ in range(count)
+                args.take_int_between(0, DELAY_MAX_MS, BAD_DELAY) for _ in range(count)
             )
     return rules
 
@@ -116,13 +115,6 @@ def _skip_option(args: Args) -> bool:
         raise CommandError(SYNTAX)
     args.pos += count
     return True
-
-
-def _take_number(args: Args, most: int, refusal: str) -> int:
-    number = parse_integer(args.take())
-    if number is None or not 0 <= number <= most:
-        raise CommandError(refusal)
-    return number
 
 
 def _take_start(args: Args) -> bytes | tuple[int, int]:

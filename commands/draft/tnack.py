@@ -9,14 +9,11 @@ from __future__ import annotations
 from millstream.commands.engine.claiming import named_group
 from millstream.commands.engine.lifecycle import note_used, read_effects_most
 from millstream.commands.engine.managed_groups import GiveBack, check_managed, held_ids
-from millstream.commands.runtime.arguments import Args, parse_integer
+from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import command
-from millstream.errors import CommandError, shown
+from millstream.errors import BAD_NUMIDS, NEEDS_IDS, TOO_FEW_IDS, CommandError, shown
 
-NACK_NOT_POSITIVE = "ERR numids must be a positive integer"
-NACK_TOO_FEW = "ERR number of IDs doesn't match numids"
-NEEDS_IDS = "ERR syntax error, expected IDS keyword"
 DELAY_MAX_MS = 30 * 86_400_000
 BAD_DELAY = f"ERR DELAY must be from 0 to {DELAY_MAX_MS}"
 MODES = (b"SILENT", b"FAIL")
@@ -44,10 +41,10 @@ def tnack(ctx: Context, args: Args) -> list[int] | int:
         if word is not None:
             mode = word
         elif args.remaining > 1 and args.option(b"DELAY"):
-            delay_ms = take_span(args, 0, DELAY_MAX_MS, BAD_DELAY)
+            delay_ms = args.take_int_between(0, DELAY_MAX_MS, BAD_DELAY)
         elif args.remaining > 1 and args.option(b"IDS"):
             first = args.pos + 1
-            given = args.skip_ids(NACK_NOT_POSITIVE, NACK_TOO_FEW)
+            given = args.skip_ids(BAD_NUMIDS, TOO_FEW_IDS)
             everything = False
         elif args.option(b"ALL"):
             everything, given = True, 0
@@ -68,10 +65,3 @@ def tnack(ctx: Context, args: Args) -> list[int] | int:
 def ids_at(args: Args, first: int, count: int) -> list[tuple[int, int]]:
     args.pos = first
     return [args.take_entry_id(dot_allowed=True) for _ in range(count)]
-
-
-def take_span(args: Args, least: int, most: int, refusal: str) -> int:
-    span_ms = parse_integer(args.take())
-    if span_ms is None or not least <= span_ms <= most:
-        raise CommandError(refusal)
-    return span_ms

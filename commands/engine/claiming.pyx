@@ -36,9 +36,13 @@ cdef Target target_in(Context ctx, bytes key, Stream stream, bytes name):
     made.stream = stream
     made.group = None if stream is None else live_group(ctx, key, stream, name)
     if made.group is None:
-        raise CommandError(
-            f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}'")
+        raise no_group(key, name)
     return made
+
+
+def no_group(bytes key not None, bytes name not None) -> CommandError:
+    """The error of a command on a group that does not exist."""
+    return CommandError(f"NOGROUP No such key '{shown(key)}' or consumer group '{shown(name)}'")
 
 
 cdef Target take_target(Context ctx, Args args):

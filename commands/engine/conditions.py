@@ -5,7 +5,7 @@ Their words, with operators in upper case, are what a group stores and shows: `E
 
 from __future__ import annotations
 
-from millstream.commands.runtime.arguments import Args, parse_integer
+from millstream.commands.runtime.arguments import Args
 from millstream.commands.table.keyspecs import CONDITIONS_MAX, IN_VALUES_MAX
 from millstream.errors import SYNTAX, CommandError
 from millstream.storage.blocks.entry_filter import OPERATORS, EntryFilter, is_bound
@@ -18,7 +18,7 @@ BAD_BOUND = "ERR min or max is not a float"
 def take_filter(args: Args, least: int = 1) -> EntryFilter | None:
     """Take what follows the word WHERE: a number, at least `least`, and as many conditions. None if
     there is none, which only a group may request."""
-    count = _take_number(args, least, CONDITIONS_MAX, BAD_COUNT.format(least))
+    count = args.take_int_between(least, CONDITIONS_MAX, BAD_COUNT.format(least))
     words = [word for _ in range(count) for word in _take_condition(args)]
     return EntryFilter(words) if words else None
 
@@ -28,7 +28,7 @@ def _take_condition(args: Args) -> list[bytes]:
     if operator not in OPERATORS:
         raise CommandError(SYNTAX)
     if operator == b"IN":
-        count = _take_number(args, 1, IN_VALUES_MAX, BAD_VALUES)
+        count = args.take_int_between(1, IN_VALUES_MAX, BAD_VALUES)
         return [field, operator, b"%d" % count, *(args.take() for _ in range(count))]
     if operator == b"BETWEEN":
         bounds = [args.take(), args.take()]
@@ -36,10 +36,3 @@ def _take_condition(args: Args) -> list[bytes]:
             raise CommandError(BAD_BOUND)
         return [field, operator, *bounds]
     return [field, operator, args.take()]
-
-
-def _take_number(args: Args, least: int, most: int, refusal: str) -> int:
-    number = parse_integer(args.take())
-    if number is None or not least <= number <= most:
-        raise CommandError(refusal)
-    return number

@@ -106,6 +106,13 @@ cdef class Args:
             raise CommandError(refusal)
         return value
 
+    def take_int_between(self, int64_t least, int64_t most, str refusal not None) -> int:
+        """Take an integer from least to most; anything else is this error."""
+        cdef int64_t value = self.take_int_or(refusal)
+        if not least <= value <= most:
+            raise CommandError(refusal)
+        return value
+
     cpdef Py_ssize_t skip_ids(self, str not_positive, str too_few) except -1:
         """Take the number after IDS and skip as many IDs; returns the number. The two texts are the
         errors of an invalid or non-positive number, and of fewer IDs than the number."""

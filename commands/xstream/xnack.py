@@ -14,11 +14,9 @@ from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.stream_effects import RELEASE
 from millstream.commands.table.registry import command
-from millstream.errors import CommandError, shown
+from millstream.errors import BAD_NUMIDS, NEEDS_IDS, TOO_FEW_IDS, CommandError, shown
 
 BAD_RETRYCOUNT = "ERR Invalid RETRYCOUNT value, must be >= 0"
-NACK_NOT_POSITIVE = "ERR numids must be a positive integer"
-NACK_TOO_FEW = "ERR number of IDs doesn't match numids"
 # The new number of deliveries in the effect: a number, `-` for one less, `=` for no change.
 DELIVERIES = {b"SILENT": b"-", b"FAIL": b"=", b"FATAL": b"%d" % (2**63 - 1)}
 
@@ -40,7 +38,7 @@ def xnack(ctx: Context, args: Args) -> int:
     while args.remaining:
         if args.remaining > 1 and args.option(b"IDS"):
             first = args.pos + 1
-            given = args.skip_ids(NACK_NOT_POSITIVE, NACK_TOO_FEW)
+            given = args.skip_ids(BAD_NUMIDS, TOO_FEW_IDS)
         elif args.remaining > 1 and args.option(b"RETRYCOUNT"):
             retry_count = _take_retry_count(args)
         elif args.option(b"FORCE"):
@@ -48,7 +46,7 @@ def xnack(ctx: Context, args: Args) -> int:
         else:
             raise CommandError(f"ERR Unrecognized XNACK option '{shown(args[args.pos])}'")
     if not given:
-        raise CommandError("ERR syntax error, expected IDS keyword")
+        raise CommandError(NEEDS_IDS)
     ids = args.ids_at(first, given)
     if group.timeout_ms:
         new = {entry_id for entry_id in ids if force and stream.has_entry(*entry_id)}
