@@ -302,7 +302,7 @@ cdef const char* varint_end(const char* at, const char* end) except NULL:
     cdef const char* stop = at + min(10, end - at)
     while at < stop:
         at += 1
-        if not at[-1] & 128:
+        if not (at - 1)[0] & 128:
             return at
     raise ValueError("an effect with a number that does not end")
 
