@@ -2,7 +2,7 @@
 
 The worker that reads a piece and the event loop that sends it hold the interpreter's lock in turn
 with the requests. While the server is busy, a rest of many times the work follows each piece, so
-that all backups together get about 3 % of its time; otherwise a backup is as fast as it can be. A
+that all backups together get about 1.5 % of its time; otherwise a backup is as fast as it can be. A
 rest has an upper bound: the backups of a busy server get at least 1 MB/s together.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 _COMMANDS_PER_MS = 10
 _LOOP_SHARE = 0.5  # of the event loop's time, for everything but backups
 _WINDOW_MS = 10  # the shortest time in which the two are measured
-_TIMES = 32  # the rest, in comparison with the work
+_TIMES = 64  # the rest, in comparison with the work
 _REST_MAX_S = 0.25
 # The kernel and the client, which may be on the same machine, work for each byte too.
 _BYTE_S = 1e-9

@@ -371,7 +371,7 @@ class Host:
 def test_a_busy_server_rests_between_pieces() -> None:
     host = Host()
     assert host.rest_s(100, 900) == 0
-    assert host.rest_s(100, 1100) == pytest.approx(0.032)
+    assert host.rest_s(100, 1100) == pytest.approx(0.064)
     assert host.rest_s(100, 900) == 0
 
 
