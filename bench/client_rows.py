@@ -20,6 +20,8 @@ from bench.harness import Harness, Side
 from millstream.client import connect
 
 COUNT = 100
+JOBS_COUNT = 10
+"""The entries of a read of the loop that works on jobs; a worker has two such reads in flight."""
 SHARDS = 16
 ONE = "one"
 MANY = [f"shard:{number}" for number in range(SHARDS)]
@@ -58,6 +60,15 @@ def appends(harness: Harness, full: int, quick: int) -> Lanes:
     side = harness.pair("client-appends")[OURS]
     return harness.alternate(
         {REDIS: lambda: plain_appends(side, count), OURS: lambda: written(side, count)}
+    )
+
+
+def worker(harness: Harness, full: int, quick: int) -> Lanes:
+    """A worker with an empty handler against a loop of XREADGROUP and XACK."""
+    jobs = harness.plan.size(full, quick)
+    side = filled(harness, jobs)
+    return harness.alternate(
+        {REDIS: lambda: plain_jobs(side, jobs), OURS: lambda: worked(side, jobs)}
     )
 
 
@@ -160,3 +171,44 @@ def written(side: Side, count: int) -> Reading:
             return int(ms.xlen(ONE))
 
         return timed(count, run)
+
+
+def plain_jobs(side: Side, jobs: int) -> Reading:
+    with redis.Redis(port=side.server.port, decode_responses=True) as server:
+        new_group(server, "plain")
+
+        def run() -> int:
+            seen = 0
+            while reply := server.xreadgroup("plain", "c", {ONE: ">"}, count=JOBS_COUNT):
+                entries: Any = reply[ONE][0] if isinstance(reply, dict) else reply[0][1]
+                for _entry_id, _fields in entries:
+                    seen += 1
+                server.xack(ONE, "plain", *[entry_id for entry_id, _ in entries])
+            return seen
+
+        return timed(jobs, run)
+
+
+def worked(side: Side, jobs: int) -> Reading:
+    with connect(f"redis://localhost:{side.server.port}") as ms:
+        new_group(ms, "worked")
+        worker = ms.worker(ONE, "worked", concurrency=2 * JOBS_COUNT)
+        seen = 0
+
+        @worker.handler
+        def handle(job: Any) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == jobs:
+                worker.stop()
+
+        def run() -> int:
+            worker.run()
+            return int(worker.metrics()["done"])
+
+        return timed(jobs, run)
+
+
+def new_group(server: Any, group: str) -> None:
+    server.xgroup_destroy(ONE, group)
+    server.xgroup_create(ONE, group, "0")

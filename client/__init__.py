@@ -36,11 +36,13 @@ from millstream.client.events import (
     ShardOpened,
 )
 from millstream.client.ids import ID
+from millstream.client.jobs import Retry
 from millstream.client.records import Record
 from millstream.client.rows import Row, Seek, WriterPosition
 from millstream.client.threads.connection import Millstream, Pipeline, connect
 from millstream.client.threads.consumer import Consumer
 from millstream.client.threads.stream import Stream
+from millstream.client.threads.worker import Job, Worker
 from millstream.client.threads.writer import Fact, Writer
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "InvalidFields",
     "InvalidPosition",
     "InvalidStream",
+    "Job",
     "Millstream",
     "MillstreamError",
     "NotReserved",
@@ -63,6 +66,7 @@ __all__ = [
     "RecordsExpired",
     "Refused",
     "ReservationLost",
+    "Retry",
     "Row",
     "Sealed",
     "Seek",
@@ -73,6 +77,7 @@ __all__ = [
     "ShardUnavailable",
     "Stalled",
     "Stream",
+    "Worker",
     "Writer",
     "WriterPosition",
     "WrongServer",

@@ -17,6 +17,7 @@ read(timeout=0)` takes the place of `next`. A cancelled `read` loses nothing.
 from millstream.client.aio.connection import Millstream, Pipeline, connect
 from millstream.client.aio.consumer import Consumer
 from millstream.client.aio.stream import Stream
+from millstream.client.aio.worker import Job, Worker
 from millstream.client.aio.writer import Fact, Writer
 from millstream.client.core.shards import Shard
 from millstream.client.errors import (
@@ -44,6 +45,7 @@ from millstream.client.events import (
     ShardOpened,
 )
 from millstream.client.ids import ID
+from millstream.client.jobs import Retry
 from millstream.client.records import Record
 from millstream.client.rows import Row, Seek, WriterPosition
 
@@ -58,6 +60,7 @@ __all__ = [
     "InvalidFields",
     "InvalidPosition",
     "InvalidStream",
+    "Job",
     "Millstream",
     "MillstreamError",
     "NotReserved",
@@ -67,6 +70,7 @@ __all__ = [
     "RecordsExpired",
     "Refused",
     "ReservationLost",
+    "Retry",
     "Row",
     "Sealed",
     "Seek",
@@ -77,6 +81,7 @@ __all__ = [
     "ShardUnavailable",
     "Stalled",
     "Stream",
+    "Worker",
     "Writer",
     "WriterPosition",
     "WrongServer",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable
 from typing import Any, Generic, Self, TypeVar
@@ -72,6 +73,34 @@ class Turn:
         self._process.check()  # first: a task of the parent may have held the lock
         async with self._lock:
             return await work()
+
+
+class Waker:
+    """Ends a wait for the server early. `future` is for `asyncio.wait`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.future = self._loop.create_future()
+        self._woken = False
+
+    def wake(self) -> None:
+        """Any thread and any signal handler may call it. The wait ends, or the next one."""
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._end_wait)
+
+    def _end_wait(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def clear(self) -> None:
+        """After a wait. Call it before looking for the reason of the wake."""
+        self.future = self._loop.create_future()
+        self._woken = False
+
+    def close(self) -> None:
+        self.future.cancel()
 
 
 async def finished(result: Any) -> None:

@@ -23,6 +23,7 @@ from millstream.client.aio.interruptible import (
     make_interruptible,
 )
 from millstream.client.aio.stream import stream as new_stream
+from millstream.client.aio.worker import worker as new_worker
 from millstream.client.aio.writer import writer as new_writer
 from millstream.client.core.decoding import read_reply
 from millstream.client.core.reads_and_waits import block_s, is_read
@@ -110,8 +111,8 @@ class Pipeline(  # type: ignore[misc]  # asyncio: so is redis-py's own
 class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
     ClientBase, StreamCommands[T], redis.asyncio.Redis, Generic[T]
 ):
-    """A `redis.asyncio.Redis` that also has the commands of millstream, streams, writers and
-    consumers.
+    """A `redis.asyncio.Redis` that also has the commands of millstream, streams, writers,
+    consumers and workers.
 
     Reads are repeated after a broken connection. A write is sent once: if its reply is lost, the
     ConnectionError reports it, and a Writer is the way to repeat it.
@@ -157,6 +158,7 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
     stream = new_stream
     writer = new_writer
     consumer = new_consumer
+    worker = new_worker
 
 
 async def execute(client: Any, send: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:

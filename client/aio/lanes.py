@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
+from millstream.client.aio.concurrency import Waker
 from millstream.client.aio.interruptible import make_interruptible, more_time
 from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
@@ -22,6 +23,7 @@ class Lanes:
     """The asks in flight. A cancelled wait leaves them in flight."""
 
     def __init__(self) -> None:
+        self._waker: Waker | None = None
         self._in_flight: dict[asyncio.Task[Answer], Ask] = {}
         self._finished: list[Answer] = []
         """Answers that the core may not have taken in yet."""
@@ -44,18 +46,28 @@ class Lanes:
             seconds = 0.0
         if seconds is not None:
             seconds = min(seconds, WAIT_MAX_S)
-        if self._in_flight:
-            done, _ = await asyncio.wait(
-                self._in_flight, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-        else:
-            done = set()
-            await asyncio.sleep(seconds or 0.0)
+        await self._first(seconds)
         self._check_open()
-        for task in done:
+        for task in [task for task in self._in_flight if task.done()]:
             self._finished.append(task.result())
             self._in_flight.pop(task, None)
         return list(self._finished)
+
+    async def _first(self, seconds: float | None) -> None:
+        """Wait until a task has ended, or the waker ends the wait."""
+        awaited: set[asyncio.Future[Any]] = {*self._in_flight}
+        if self._waker is not None:
+            awaited.add(self._waker.future)
+        if awaited:
+            await asyncio.wait(awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(seconds or 0.0)
+        if self._waker is not None and self._waker.future.done():
+            self._waker.clear()
+
+    def wake_with(self, waker: Waker) -> None:
+        """Let a waker end waits."""
+        self._waker = waker
 
     def _check_open(self) -> None:
         if self._closed:

@@ -30,7 +30,11 @@ R = TypeVar("R")
 class Runner:
     """Runs the core's generators. `client` is the connection that single commands are sent on."""
 
-    def __init__(self, client: Any, on_event: Callable[[Event], Any] | None = None) -> None:
+    def __init__(
+        self,
+        client: Any,
+        on_event: Callable[[Event], Any] | None = None,
+    ) -> None:
         self.lanes = Lanes()
         self.process = OwnProcess()
         self._use = OneAtATime()

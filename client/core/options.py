@@ -1,10 +1,12 @@
-"""The caller's options for reading a stream, and their defaults."""
+"""The caller's options for reading a stream and for working on jobs, and their defaults."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from millstream.client.core.argument_checks import batch, flag, number
+from millstream.client.core.argument_checks import batch, duration_ms, flag, number, whole
 
 BATCH = 100
 """The records of a shard that a stream asks for at once."""
@@ -38,3 +40,56 @@ class Options:
     @property
     def strict(self) -> bool:
         return self.order == "strict"
+
+
+TIMEOUT_MAX_S = 86_400
+BACKOFFS_MAX = 16
+CONCURRENCY_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """The options of a worker; `worker_options` checks them. Rules of the group that are None stay
+    as they are."""
+
+    configure: bool
+    concurrency: int
+    timeout_ms: int
+    backoff_ms: Sequence[int] | None
+    drain_s: float
+    breaker: int
+    time_limit_s: float | None
+
+
+def worker_options(
+    *,
+    configure: bool,
+    concurrency: int,
+    timeout: float,
+    backoff: Sequence[float] | None,
+    drain: float,
+    breaker: int,
+    time_limit: float | None,
+) -> WorkerOptions:
+    """The options in the server's units; ValueError if one of them is not valid."""
+    if not 0 < number("timeout", timeout) <= TIMEOUT_MAX_S:
+        raise ValueError(f"timeout must be above 0 and at most {TIMEOUT_MAX_S:,} seconds")
+    if time_limit is not None and not number("time_limit", time_limit) > 0:
+        raise ValueError(f"time_limit must be None or above 0 seconds, not {time_limit!r}")
+    if not number("drain", drain) >= 0:
+        raise ValueError(f"drain must be a number of seconds from 0 on, not {drain!r}")
+    return WorkerOptions(
+        flag("configure", configure),
+        whole("concurrency", concurrency, CONCURRENCY_MAX),
+        duration_ms("timeout", timeout),
+        None if backoff is None else _delays(backoff),
+        drain,
+        0 if type(breaker) is int and breaker == 0 else whole("breaker", breaker),
+        time_limit,
+    )
+
+
+def _delays(backoff: Any) -> list[int]:
+    if not isinstance(backoff, (list, tuple)) or len(backoff) > BACKOFFS_MAX:
+        raise ValueError(f"backoff must be a list of at most {BACKOFFS_MAX} seconds")
+    return [duration_ms("backoff", delay) for delay in backoff]

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -21,6 +30,16 @@ READ_REPEATS = 3
 LIMIT_TRIES = 2
 """The first one may use the connection that the server is about to close."""
 READ_FIRST_S = 0.02
+TEMPORARY = ("MISCONF", "STALLED", "NOREPLICAS", "BUSY ")
+"""Codes of errors that may end."""
+TEMPORARY_CLASSES = (
+    ClusterDownError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    TryAgainError,
+)
+"""Others, whose codes redis-py leaves out."""
 
 
 def lost(error: BaseException) -> bool:
@@ -31,6 +50,13 @@ def lost(error: BaseException) -> bool:
     if isinstance(error, AuthenticationError):
         return False
     return isinstance(error, (RedisConnectionError, RedisTimeoutError))
+
+
+def is_temporary(error: BaseException) -> bool:
+    """True if a server has refused a request that it may accept later."""
+    return isinstance(error, TEMPORARY_CLASSES) or (
+        isinstance(error, ResponseError) and str(error).startswith(TEMPORARY)
+    )
 
 
 class ReadRepeats:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Generic, Self, TypeVar
@@ -91,6 +93,34 @@ def let_go(lock: Any) -> None:
     """Release an RLock if this thread holds it."""
     while is_owned(lock):
         lock.release()
+
+
+class Waker:
+    """Ends a wait for the server early. `number` is for `poll`."""
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self.number = self._receiver.fileno()
+        self._woken = False
+
+    def wake(self) -> None:
+        """Any thread and any signal handler may call it. The wait ends, or the next one."""
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(OSError):  # closed, or full
+                self._sender.send(b"!")
+
+    def clear(self) -> None:
+        """After a wait. Call it before looking for the reason of the wake."""
+        with contextlib.suppress(OSError):
+            self._receiver.recv(64)
+        self._woken = False  # last: a wake in between is seen by the look
+
+    def close(self) -> None:
+        self._sender.close()
+        self._receiver.close()
 
 
 def finished(result: Any) -> None:

@@ -32,6 +32,7 @@ from millstream.client.threads.interruptible import (
     make_interruptible,
 )
 from millstream.client.threads.stream import stream as new_stream
+from millstream.client.threads.worker import worker as new_worker
 from millstream.client.threads.writer import writer as new_writer
 from millstream.server_url import split_url
 
@@ -107,8 +108,8 @@ class Pipeline(ClientBase, QueuedCommands, redis.client.Pipeline, Generic[T]):
 
 
 class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
-    """A `redis.Redis` that also has the commands of millstream, streams, writers and
-    consumers.
+    """A `redis.Redis` that also has the commands of millstream, streams, writers,
+    consumers and workers.
 
     Reads are repeated after a broken connection. A write is sent once: if its reply is lost, the
     ConnectionError reports it, and a Writer is the way to repeat it.
@@ -154,6 +155,7 @@ class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
     stream = new_stream
     writer = new_writer
     consumer = new_consumer
+    worker = new_worker
 
 
 def execute(client: Any, send: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:

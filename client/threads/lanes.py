@@ -6,7 +6,7 @@ import contextlib
 import select
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
@@ -14,6 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from millstream.client import redis_py
 from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
+from millstream.client.threads.concurrency import Waker
 from millstream.client.threads.interruptible import make_interruptible
 from millstream.client.threads.probing import Probe
 
@@ -95,6 +96,7 @@ class Lanes:
     """
 
     def __init__(self, connections: Connections | None = None) -> None:
+        self._waker: Waker | None = None
         self._connections = Connections() if connections is None else connections
         self._in_flight: dict[Ask, Loan] = {}
         self._probes: dict[Ask, Probe] = {}
@@ -163,14 +165,14 @@ class Lanes:
                 limits.append(until_s)
             pause_s = 0.0 if self._finished else max(0.0, min(limits, default=now_s) - now_s)
             try:
-                self._receive(pause_s)
+                woken = self._receive(pause_s)
             except Exception:
                 self._check_open()  # another thread may have closed the connections
                 raise
             self._check_open()
             self._end_late_ones()
             idle = not self._in_flight and not self._probes
-            if self._finished or (idle and until_s is None):
+            if self._finished or woken or (idle and until_s is None):
                 break
             if until_s is not None and time.monotonic() >= until_s:
                 break
@@ -178,6 +180,10 @@ class Lanes:
                 time.sleep(min(max(0.0, until_s - time.monotonic()), WAIT_MAX_S))
                 break
         return list(self._finished)
+
+    def wake_with(self, waker: Waker) -> None:
+        """Let a waker end waits."""
+        self._waker = waker
 
     def _check_open(self) -> None:
         if self._closed:
@@ -248,17 +254,26 @@ class Lanes:
         if not readable(loan.connection, redis_py.timeout_s(loan.client)):
             raise redis_py.timed_out(loan.client)
 
-    def _receive(self, seconds: float) -> None:
-        sockets: dict[Ask, tuple[int | None, int]] = {
+    def _receive(self, seconds: float) -> bool:
+        """Read what arrives. True if the waker has ended the wait."""
+        sockets: dict[Ask | None, tuple[int | None, int]] = {
             ask: (redis_py.socket_number(loan.connection), select.POLLIN)
             for ask, loan in self._in_flight.items()
         }
         sockets |= {ask: (probe.number, probe.events) for ask, probe in self._probes.items()}
+        if self._waker is not None:
+            sockets[None] = (self._waker.number, select.POLLIN)
+        woken = False
         for ask in ready(sockets, seconds):
-            if ask in self._probes:
+            if ask is None:
+                woken = True
+            elif ask in self._probes:
                 self._go_on_with(ask)
             elif ask in self._in_flight:  # not if another thread closes the object
                 self._take_replies(ask, self._in_flight[ask])
+        if woken and self._waker is not None:
+            self._waker.clear()
+        return woken
 
     def _take_replies(self, ask: Ask, loan: Loan) -> None:
         loan.waits = False
@@ -327,13 +342,16 @@ def readable(connection: Any, seconds: float = 0.0) -> bool:
     return bool(poll.poll(whole_ms(seconds) if seconds else 0))
 
 
-def ready(sockets: dict[Ask, tuple[int | None, int]], seconds: float) -> list[Ask]:
+A = TypeVar("A")
+
+
+def ready(sockets: dict[A, tuple[int | None, int]], seconds: float) -> list[A]:
     """The asks for whose sockets an event has happened, at most `seconds` later. `sockets` are
     their numbers and the events of `poll`."""
     if not sockets:
         return []
     poll = select.poll()
-    by_socket: dict[int, Ask] = {}
+    by_socket: dict[int, A] = {}
     for ask, (number, events) in sockets.items():
         if number is None:
             return [ask]  # disconnected meanwhile: reading says why

@@ -85,7 +85,7 @@ class Driven:
         return self._wrapped(result)
 
     def _wrapped(self, result: Any) -> Any:
-        kinds = (aio.Stream, aio.Writer, aio.Consumer, aio.Fact, aio.Pipeline)
+        kinds = (aio.Stream, aio.Writer, aio.Consumer, aio.Worker, aio.Fact, aio.Pipeline)
         return Driven(result, self.loop) if isinstance(result, kinds) else result
 
     def _iterate(self, records: Any) -> Iterator[Any]:

@@ -7,6 +7,7 @@ from millstream.client import (
     ID,
     Consumer,
     Fact,
+    Job,
     Millstream,
     Pipeline,
     Record,
@@ -14,6 +15,7 @@ from millstream.client import (
     Seek,
     Shard,
     Stream,
+    Worker,
     Writer,
     aio,
     connect,
@@ -98,3 +100,20 @@ async def main() -> None:
             assert_type(await writer.append({"n": 1}), ID)
             async with writer.fact() as fact:
                 assert_type(fact, aio.Fact[bytes])
+
+
+worker = text.worker(["a", "b"], "g", timeout=5, backoff=[1, 2.5])
+assert_type(worker, Worker[str])
+assert_type(raw.worker(b"a", b"g"), Worker[bytes])
+
+
+@worker.handler
+def handle(job: Job[str]) -> None:
+    assert_type(job["n"], str)
+    assert_type(job.attempt, int)
+    assert_type(job.lost, bool)
+    assert_type(job.extend(60), bool)
+
+
+assert_type(handle(Job.__new__(Job)), None)
+assert_type(worker.run(), None)

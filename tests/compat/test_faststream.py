@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+import redis
 from faststream import AckPolicy
 from faststream.redis import RedisBroker, StreamSub
 from tests.support.program import Restart, run_with_restarts
@@ -89,6 +90,36 @@ def test_work_that_one_worker_fails_is_done_by_another(
         assert sorted(done) == list(range(ORDERS))
 
     run_with_restarts(durable_server, program)
+
+
+@PROTOCOLS
+def test_a_managed_group_delivers_failed_work_again(server: Server, query: str) -> None:
+    """The worker claims nothing: the server delivers again what was not acknowledged."""
+    with redis.Redis(port=server.port) as client:
+        client.execute_command("TGROUP", "orders", "shop", "START", "0", "TIMEOUT", "50")
+
+    async def program(restart: Restart) -> None:
+        done: list[int] = []
+        failed: list[int] = []
+        broker = broker_of(server, query)
+
+        @broker.subscriber(stream=stream_of("anna"), ack_policy=AckPolicy.NACK_ON_ERROR)
+        async def the_second_time(number: int) -> None:
+            if number not in failed:
+                failed.append(number)
+                raise ValueError(number)
+            done.append(number)
+
+        async with broker:
+            await broker.start()
+            for number in range(ORDERS):
+                await broker.publish(number, stream="orders")
+            await until(lambda: len(done) >= ORDERS)
+            while await pending(broker):
+                await asyncio.sleep(POLL_S)
+        assert sorted(set(done)) == sorted(failed) == list(range(ORDERS))
+
+    run_with_restarts(server, program)
 
 
 @PROTOCOLS

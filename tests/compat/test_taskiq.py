@@ -126,6 +126,34 @@ def test_a_task_left_by_a_killed_worker_is_done_by_another(server: Server, query
 
 
 @PROTOCOLS
+def test_a_managed_group_delivers_a_killed_workers_task(server: Server, query: str) -> None:
+    """The worker claims nothing in this time: the server delivers the task again."""
+    url = url_of(server, query)
+
+    async def program(restart: Restart) -> None:
+        broker = RedisStreamBroker(url, xread_block=50, consumer_id="0").with_result_backend(
+            RedisAsyncResultBackend(url, keep_results=False)
+        )
+
+        @broker.task
+        async def double(number: int) -> int:
+            return 2 * number
+
+        with redis.Redis(port=server.port) as killed_worker:
+            killed_worker.execute_command(
+                "TGROUP", "taskiq", "taskiq", "START", "0", "TIMEOUT", "50"
+            )
+            await broker.startup()
+            left = await double.kiq(21)
+            assert killed_worker.xreadgroup("taskiq", "killed", {"taskiq": ">"})
+        async with worker_of(broker):
+            assert await result_of(left) == 42
+        await broker.shutdown()
+
+    run_with_restarts(server, program)
+
+
+@PROTOCOLS
 def test_tasks_sent_to_all_workers_return_results(server: Server, query: str) -> None:
     url = url_of(server, query)
 

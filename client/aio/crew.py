@@ -1,0 +1,88 @@
+"""The tasks of a worker that run its handler.
+
+`millstream.client.threads.crew` has the same names for threads. A handler that is no coroutine
+function runs in such threads, so that it does not stop the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from millstream.client.jobs import Delivery
+from millstream.client.threads import crew as threads
+
+CLOSE_S = 1.0
+"""The time that cancelled handlers get to end."""
+
+
+class Crew:
+    """A task for each job, or threads for a plain function."""
+
+    def __init__(
+        self,
+        size: int,
+        handler: Callable[[Any], Any],
+        make_job: threads.MakeJob,
+        finish: threads.Finish,
+        wake: Callable[[], None],
+    ) -> None:
+        self._handler = handler
+        self._make_job = make_job
+        self._finish = finish
+        self._wake = wake
+        self._tasks: dict[Delivery, asyncio.Task[None]] = {}
+        self._left: set[asyncio.Task[None]] = set()
+        """Cancelled tasks that have not ended."""
+        self._threads = (
+            None
+            if threads.is_coroutine(handler)
+            else threads.Crew(size, handler, make_job, finish, wake)
+        )
+
+    def begin(self, delivery: Delivery, shard: str, entry: list[Any]) -> None:
+        """Run the handler."""
+        if self._threads is not None:
+            self._threads.begin(delivery, shard, entry)
+            return
+        job = self._make_job(delivery, shard, entry)
+        self._tasks[delivery] = asyncio.create_task(self._run(delivery, job))
+
+    def abandon(self, delivery: Delivery) -> None:
+        """Cancel a handler that does not end."""
+        if self._threads is not None:
+            self._threads.abandon(delivery)
+            return
+        task = self._tasks.pop(delivery, None)
+        if task is not None:
+            task.cancel()
+            self._left.add(task)
+            task.add_done_callback(self._left.discard)
+
+    async def close(self) -> None:
+        """End the tasks or threads."""
+        if self._threads is not None:
+            self._threads.close()
+        for delivery in list(self._tasks):
+            self.abandon(delivery)
+        if self._left:
+            await asyncio.wait(self._left, timeout=CLOSE_S)
+
+    async def _run(self, delivery: Delivery, job: Any) -> None:
+        failed: BaseException | None = None
+        try:
+            await self._handler(job)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            failed = error
+        if self._tasks.pop(delivery, None) is not None:
+            self._finish(delivery, failed)
+            self._wake()
+
+
+def check_handler(handler: Any) -> None:
+    """Raises ValueError for what cannot be called."""
+    if not callable(handler):
+        raise ValueError(f"a handler must be a function, not {handler!r}")

@@ -1,0 +1,37 @@
+"""A job queue: run it as many times as you like, on any number of machines.
+
+    python job_queue.py mail senders
+
+    redis-cli -p 6455 XADD mail '*' to ann@example.com
+
+SIGTERM and Ctrl-C let the jobs that run end.
+"""
+
+import logging
+import os
+import signal
+import sys
+
+from millstream.client import Job, Retry, connect
+
+key, group = sys.argv[1:]
+logging.basicConfig(level=logging.INFO)
+ms = connect(os.environ.get("MILLSTREAM_URL", "redis://localhost:6455"))
+worker = ms.worker(key, group, concurrency=8, timeout=30, backoff=[1, 10, 60, 600], time_limit=300)
+
+
+@worker.handler
+def send(job: Job[str]) -> None:
+    if job["to"] == "everybody" and job.attempt == 1:
+        raise Retry("later", delay=1)
+    print("sent to:", job["to"], flush=True)
+
+
+def stop(*_: object) -> None:
+    worker.stop()
+
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, stop)
+logging.info("ready")
+worker.run()

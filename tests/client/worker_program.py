@@ -1,0 +1,47 @@
+"""A worker as a program, for tests: it does what its jobs say.
+
+    python worker_program.py URL CONCURRENCY
+
+It prints a line when it begins, and appends an entry to the stream `done` for each job that it has
+done. SIGTERM ends it in an orderly way.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from millstream.client import Job, Retry, connect
+
+url, concurrency = sys.argv[1:]
+ms = connect(url)
+worker = ms.worker(
+    "work",
+    "crew",
+    concurrency=int(concurrency),
+    timeout=1,
+    backoff=[0.05],
+    time_limit=2.5,
+)
+
+
+@worker.handler
+def handle(job: Job[str]) -> None:
+    kind, first = job["kind"], job.attempt == 1
+    if (kind == "fails once" and first) or (kind == "fails twice" and job.attempt < 3):
+        raise ValueError(f"{kind}, attempt {job.attempt}")
+    if kind == "comes later" and first:
+        raise Retry("not now", delay=0.2)
+    if kind == "hangs once" and first:
+        threading.Event().wait()
+    if kind == "crashes once" and first:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "takes longer than the timeout":
+        time.sleep(1.5)
+    ms.tappend("done", {"n": job["n"], "kind": kind, "attempt": job.attempt})
+
+
+signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+print("ready", flush=True)
+worker.run()
