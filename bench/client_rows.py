@@ -22,6 +22,7 @@ from millstream.client import connect
 COUNT = 100
 JOBS_COUNT = 10
 """The entries of a read of the loop that works on jobs; a worker has two such reads in flight."""
+PIPELINE = 1000
 SHARDS = 16
 ONE = "one"
 MANY = [f"shard:{number}" for number in range(SHARDS)]
@@ -60,6 +61,15 @@ def appends(harness: Harness, full: int, quick: int) -> Lanes:
     side = harness.pair("client-appends")[OURS]
     return harness.alternate(
         {REDIS: lambda: plain_appends(side, count), OURS: lambda: written(side, count)}
+    )
+
+
+def produced_entries(harness: Harness, full: int, quick: int) -> Lanes:
+    """A producer against pipelines of `xadd`."""
+    count = harness.plan.size(full, quick)
+    side = harness.pair("client-producer")[OURS]
+    return harness.alternate(
+        {REDIS: lambda: plain_pipelines(side, count), OURS: lambda: produced(side, count)}
     )
 
 
@@ -168,6 +178,34 @@ def written(side: Side, count: int) -> Reading:
             with ms.writer(ONE, "bench") as writer:
                 for _ in range(count):
                     writer.append(FIELDS)
+            return int(ms.xlen(ONE))
+
+        return timed(count, run)
+
+
+def plain_pipelines(side: Side, count: int) -> Reading:
+    with redis.Redis(port=side.server.port, decode_responses=True) as server:
+
+        def run() -> int:
+            server.delete(ONE)
+            for first in range(0, count, PIPELINE):
+                pipe = server.pipeline(transaction=False)
+                for n in range(first, min(first + PIPELINE, count)):
+                    pipe.xadd(ONE, {"item": "tea", "count": n})
+                pipe.execute()
+            return int(server.xlen(ONE))
+
+        return timed(count, run)
+
+
+def produced(side: Side, count: int) -> Reading:
+    with connect(f"redis://localhost:{side.server.port}") as ms:
+
+        def run() -> int:
+            ms.delete(ONE)
+            with ms.producer(ONE, max_batch=PIPELINE) as producer:
+                for n in range(count):
+                    producer.append({"item": "tea", "count": n})
             return int(ms.xlen(ONE))
 
         return timed(count, run)

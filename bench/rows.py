@@ -356,6 +356,17 @@ def client_append(harness: Harness) -> Lanes:
     return client_rows.appends(harness, full=40_000, quick=8_000)
 
 
+@row(
+    "client-producer",
+    CLIENT,
+    "producer against a pipeline",
+    Goal(rate_ratio=0.77),
+    unit="ns/record",
+)
+def client_producer(harness: Harness) -> Lanes:
+    return client_rows.produced_entries(harness, full=200_000, quick=40_000)
+
+
 @row("client-worker", CLIENT, "worker with an empty handler", Goal(rate_ratio=0.7), unit="ns/job")
 def client_worker(harness: Harness) -> Lanes:
     return client_rows.worker(harness, full=40_000, quick=8_000)

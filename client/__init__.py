@@ -41,6 +41,7 @@ from millstream.client.records import Record
 from millstream.client.rows import Row, Seek, WriterPosition
 from millstream.client.threads.connection import Millstream, Pipeline, connect
 from millstream.client.threads.consumer import Consumer
+from millstream.client.threads.producer import Producer, Receipt
 from millstream.client.threads.stream import Stream
 from millstream.client.threads.worker import Job, Worker
 from millstream.client.threads.writer import Fact, Writer
@@ -61,6 +62,8 @@ __all__ = [
     "MillstreamError",
     "NotReserved",
     "Pipeline",
+    "Producer",
+    "Receipt",
     "Reconnected",
     "Record",
     "RecordsExpired",

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
 import redis.asyncio
 import redis.retry
 from redis.backoff import NoBackoff
-from redis.exceptions import DataError, ResponseError, WatchError
+from redis.exceptions import ResponseError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client.core.steps import Command
+from millstream.client.core.words import word_bytes
 from millstream.client.errors import InvalidStream, refusal
 
 
@@ -55,7 +56,7 @@ class Packer:
         """The command as RESP. A first word with blanks is several words, as in redis-py."""
         # Most words are text: a call for each of them would take longer than its encoding.
         encoded = [
-            word.encode("utf-8", "surrogateescape") if type(word) is str else _encoded(word)
+            word.encode("utf-8", "surrogateescape") if type(word) is str else word_bytes(word)
             for word in words
         ]
         encoded[:1] = encoded[0].split()
@@ -65,20 +66,11 @@ class Packer:
         return [b"".join(parts)]
 
 
-def _encoded(word: Any) -> bytes:
-    """A word of a command as bytes; redis-py's DataError for what it does not send either."""
-    if isinstance(word, str):
-        return word.encode("utf-8", "surrogateescape")
-    if isinstance(word, bytes):
-        return word
-    if isinstance(word, (int, float)) and not isinstance(word, bool):
-        return repr(word).encode()
-    if isinstance(word, (bytearray, memoryview)):
-        return bytes(word)
-    raise DataError(
-        f"Invalid input of type: {type(word).__name__!r}. Convert to a bytes, string, int or float "
-        "first."
-    )
+def pack(connection: Any, commands: Sequence[Command[Any]]) -> Any:
+    """Commands as a connection sends them."""
+    if len(commands) == 1 and commands[0].packed is not None:
+        return [commands[0].packed]
+    return connection.pack_commands([command.words for command in commands])
 
 
 def address(client: Any) -> str:

@@ -23,7 +23,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = ["commands", "connection", "consumer", "running", "stream", "worker", "writer"]
+MODULES = [
+    "commands",
+    "connection",
+    "consumer",
+    "producer",
+    "running",
+    "stream",
+    "worker",
+    "writer",
+]
 HEAD = "# Generated from {} by scripts/client_for_threads.py: change it there.\n"
 LIST = "client/threads/GENERATED_FROM_AIO.md"
 LIST_TEXT = """\

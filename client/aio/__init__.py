@@ -16,6 +16,7 @@ read(timeout=0)` takes the place of `next`. A cancelled `read` loses nothing.
 
 from millstream.client.aio.connection import Millstream, Pipeline, connect
 from millstream.client.aio.consumer import Consumer
+from millstream.client.aio.producer import Producer, Receipt
 from millstream.client.aio.stream import Stream
 from millstream.client.aio.worker import Job, Worker
 from millstream.client.aio.writer import Fact, Writer
@@ -65,6 +66,8 @@ __all__ = [
     "MillstreamError",
     "NotReserved",
     "Pipeline",
+    "Producer",
+    "Receipt",
     "Reconnected",
     "Record",
     "RecordsExpired",

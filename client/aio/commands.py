@@ -391,15 +391,24 @@ class StreamCommands(Generic[T]):
         """
         return await self._ask(requests.tseal(key, children, elsewhere))
 
-    async def tinfo(self, key: Key, group: Key | None = None) -> dict[str, Any] | None:
-        """Details of a stream, or of one of its groups, by the names of the reply.
+    @overload
+    async def tinfo(self, key: Key, group: Key | None = None) -> dict[str, Any] | None: ...
+    @overload
+    async def tinfo(self, key: Key, *, producer: Key) -> int | None: ...
+    async def tinfo(
+        self, key: Key, group: Key | None = None, *, producer: Key | None = None
+    ) -> Any:
+        """Details of a stream, or of one of its groups, by the names of the reply; or the last seq
+        of a producer.
 
-        None if there is no such key or group.
+        None if there is no such key, group or producer.
 
         >>> new = await ms.tappend("cups", {"n": 1})
         >>> (await ms.tinfo("cups"))["last-id"] == new
         True
         """
+        if producer is not None:
+            return await self._ask(requests.tinfo_producer(key, producer))
         return await self._ask(requests.tinfo(key, group))
 
     @overload

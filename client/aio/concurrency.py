@@ -103,6 +103,85 @@ class Waker:
         self.future.cancel()
 
 
+class Done:
+    """Something that happens once."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """False if it has not happened after `timeout` seconds."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._event.wait(), timeout)
+        return self._event.is_set()
+
+
+class Guard:
+    """Lets one thread at a time use an object. Tasks take turns anyway."""
+
+    def __init__(self) -> None:
+        self.lock = contextlib.nullcontext()
+
+    def check(self) -> None:
+        """Nothing interrupts the use."""
+
+
+class Room:
+    """Waiting for room in a buffer."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    async def wait(self, has_room: Callable[[], bool]) -> None:
+        while not has_room():
+            self._event.clear()
+            await self._event.wait()
+
+    def freed(self) -> None:
+        """There may be more room."""
+        self._event.set()
+
+
+class Background:
+    """Work that runs while the program does something else."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]], name: str) -> None:
+        self._work = work
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Nothing happens the second time."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=self._name)
+
+    async def _run(self) -> None:
+        await self._work()
+
+    async def join(self) -> None:
+        """Wait for its end."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+
+class Promise:
+    """An object with a result that arrives later: `await` it."""
+
+    __slots__ = ()
+
+    async def result(self, timeout: float | None = None) -> int:
+        raise NotImplementedError
+
+    def __await__(self) -> Generator[Any, None, int]:
+        return self.result().__await__()
+
+
 async def finished(result: Any) -> None:
     """Wait for a handler of events, which may be a coroutine."""
     if inspect.isawaitable(result):

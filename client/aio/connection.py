@@ -22,6 +22,7 @@ from millstream.client.aio.interruptible import (
     close_if_interrupted,
     make_interruptible,
 )
+from millstream.client.aio.producer import producer as new_producer
 from millstream.client.aio.stream import stream as new_stream
 from millstream.client.aio.worker import worker as new_worker
 from millstream.client.aio.writer import writer as new_writer
@@ -157,6 +158,7 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
 
     stream = new_stream
     writer = new_writer
+    producer = new_producer
     consumer = new_consumer
     worker = new_worker
 

@@ -100,8 +100,7 @@ async def perform(ask: Ask) -> Answer:
     try:
         make_interruptible(client.connection_pool)
         connection = await redis_py.borrow(client)
-        words = [command.words for command in ask.commands]
-        await connection.send_packed_command(connection.pack_commands(words))
+        await connection.send_packed_command(redis_py.pack(connection, ask.commands))
         with more_time(connection, ask.wait_s):
             replies = [await receive(ask, connection, command) for command in ask.commands]
         broken = False

@@ -45,6 +45,11 @@ def command(*words: Word, read: Any = None, wait_s: float = 0.0) -> Command[Any]
     return Command(tuple(words), read or same, wait_s)
 
 
+def packed(name: str, key: Key, request: bytes) -> Command[Any]:
+    """A command whose words were written as RESP before."""
+    return Command((name, key), same, packed=request)
+
+
 # ---------------------------------------------------------------- appending
 
 
@@ -338,6 +343,17 @@ def tinfo(key: Key, group: Key | None = None) -> Command[dict[str, Any] | None]:
     if group is None:
         return command("TINFO", key, read=read_info)
     return command("TINFO", key, "GROUP", group, read=read_map_or_none)
+
+
+def tinfo_producer(key: Key, producer: Key) -> Command[int | None]:
+    """The greatest number that a producer has sent; None if the stream does not know it."""
+    return command(
+        "TINFO",
+        key,
+        "PRODUCER",
+        producer,
+        read=lambda reply: None if reply is None else int(reply),
+    )
 
 
 def tpolicy(

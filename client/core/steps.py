@@ -33,6 +33,8 @@ class Command(Generic[R]):
     read: Callable[[Any], R]
     wait_s: float = 0.0
     accepts: str | None = None
+    packed: bytes | None = None
+    """The request as RESP, if it was made in advance; `words` are then only its name and key."""
 
     @property
     def name(self) -> str:

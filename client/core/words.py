@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+from redis.exceptions import DataError
+
 from millstream.client.core.steps import Word
 from millstream.client.errors import InvalidFields
 from millstream.client.ids import ID
@@ -101,6 +103,22 @@ def _has_bytes(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def word_bytes(word: Any) -> bytes:
+    """A word as it is sent; redis-py's DataError for what it does not send either."""
+    if isinstance(word, str):
+        return word.encode("utf-8", "surrogateescape")
+    if isinstance(word, bytes):
+        return word
+    if isinstance(word, (int, float)) and not isinstance(word, bool):
+        return repr(word).encode()
+    if isinstance(word, (bytearray, memoryview)):
+        return bytes(word)
+    raise DataError(
+        f"Invalid input of type: {type(word).__name__!r}. Convert to a bytes, string, int or float "
+        "first."
+    )
 
 
 def where_words(where: Sequence[Condition]) -> list[Word]:

@@ -7,15 +7,16 @@ this writer does not know are given up before others are made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
 from millstream.client.core import argument_checks, requests
 from millstream.client.core.argument_checks import number, whole
+from millstream.client.core.batches import name_children
 from millstream.client.core.repeating import Repeater, lost, sent
+from millstream.client.core.row_sender import RowSender
 from millstream.client.core.steps import Call, Clock, R, Steps
 from millstream.client.core.words import Fields, Key, Value, check_value, field_words, text
 from millstream.client.errors import (
@@ -90,6 +91,7 @@ class WriterState:
         lease_s: float,
         retry_for_s: float,
         now: Clock,
+        client: Any,
     ) -> None:
         """`unique` is text that no other object has. `now` never goes back, in seconds."""
         if not 0 < number("retry_for", retry_for_s) < 100:
@@ -102,6 +104,7 @@ class WriterState:
         self._name = argument_checks.writer_name(name)
         self._producer = f"{text(self._name)[:64]}:{unique}"
         self._number = 0
+        self._rows = RowSender(client, self._key, self._name, self._producer, retry_for_s, now)
         self._repeater = Repeater(retry_for_s, now)
         self._retry_for_s = retry_for_s
         self._duration_s: int | None = None
@@ -119,7 +122,9 @@ class WriterState:
         return len(self._open)
 
     def metrics(self) -> dict[str, float]:
-        return {**self._counts, "repeats": self._repeater.repeats, "pending": self.pending}
+        counts: dict[str, float] = {**self._counts, "pending": self.pending}
+        counts["appended"] += self._rows.appended
+        return {**counts, "repeats": self._repeater.repeats + self._rows.repeats}
 
     # ------------------------------------------------------------ requests
 
@@ -142,6 +147,12 @@ class WriterState:
         entry_id = yield from self._name_children(steps)
         self._counts["appended"] += 1
         return entry_id
+
+    def append_many(self, rows: Iterable[Fields], seq: int | None, batch: int) -> Steps[int]:
+        return self._rows.append_many(rows, seq, batch)
+
+    def last_seq(self) -> Steps[int | None]:
+        return self._repeater.call(requests.tinfo_producer(self._key, self._name))
 
     def _check_duration(self) -> Steps[None]:
         """Check `retry_for` against the stream, once it exists."""
@@ -212,14 +223,11 @@ class WriterState:
         self._orphans = False  # now that all are known, because a signal handler may raise anywhere
 
     def _name_children(self, steps: Steps[R]) -> Steps[R]:
-        """The steps. Their error Sealed gets the names of the children from the server, because its
-        text has line breaks as blanks."""
+        """The steps. Their error Sealed gets the names of the children."""
         try:
             return (yield from steps)
         except Sealed as error:
-            with suppress(RedisError):
-                info = yield Call(requests.tinfo(self._key))
-                error.children = list(map(text, info["children"])) if info else []
+            yield from name_children(self._key, error)
             raise
 
     def complete(self, fact: FactFields[Any]) -> Steps[None]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
 from millstream.client.core.deadlines import Stops
+from millstream.client.errors import MillstreamError
 from millstream.client.guards import OwnProcess
 from millstream.client.records import Record, T
 
@@ -107,10 +108,16 @@ class Waker:
 
     def wake(self) -> None:
         """Any thread and any signal handler may call it. The wait ends, or the next one."""
-        if not self._woken:
+        if self._woken:
+            return
+        try:
             self._woken = True
-            with contextlib.suppress(OSError):  # closed, or full
-                self._sender.send(b"!")
+            self._sender.send(b"!")
+        except OSError:  # closed, or full
+            pass
+        except BaseException:  # of a signal handler
+            self._woken = False
+            raise
 
     def clear(self) -> None:
         """After a wait. Call it before looking for the reason of the wake."""
@@ -121,6 +128,67 @@ class Waker:
     def close(self) -> None:
         self._sender.close()
         self._receiver.close()
+
+
+class Done(threading.Event):
+    """Something that happens once."""
+
+
+class Guard:
+    """Lets one thread at a time use an object. It is quicker than `Turn`, and `lock` has no
+    statement of Python that a signal handler could interrupt."""
+
+    def __init__(self) -> None:
+        self.lock: Any = threading.RLock()
+
+    def check(self) -> None:
+        """Refuses a signal handler that has interrupted the use by its own thread."""
+        if is_owned(self.lock):
+            raise MillstreamError(
+                "a signal handler has called a method in the middle of another call"
+            )
+
+
+class Room:
+    """Waiting for room in a buffer."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+
+    def wait(self, has_room: Callable[[], bool]) -> None:
+        with self._condition:
+            while not has_room():
+                self._condition.wait()
+
+    def freed(self) -> None:
+        """There may be more room."""
+        with self._condition:
+            self._condition.notify_all()
+
+
+class Background:
+    """Work that runs while the program does something else."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        self._thread = threading.Thread(target=work, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Nothing happens the second time."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join()
+
+
+class Promise:
+    """An object with a result that arrives later."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> int:
+        raise NotImplementedError
 
 
 def finished(result: Any) -> None:

@@ -31,6 +31,7 @@ from millstream.client.threads.interruptible import (
     close_if_interrupted,
     make_interruptible,
 )
+from millstream.client.threads.producer import producer as new_producer
 from millstream.client.threads.stream import stream as new_stream
 from millstream.client.threads.worker import worker as new_worker
 from millstream.client.threads.writer import writer as new_writer
@@ -154,6 +155,7 @@ class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
 
     stream = new_stream
     writer = new_writer
+    producer = new_producer
     consumer = new_consumer
     worker = new_worker
 

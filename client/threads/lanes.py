@@ -244,8 +244,7 @@ class Lanes:
     def _send(self, ask: Ask, loan: Loan) -> None:
         """Send the commands on a connection of their own."""
         connection = self._connections.borrow(loan)
-        words = [command.words for command in ask.commands]
-        connection.send_packed_command(connection.pack_commands(words))
+        connection.send_packed_command(redis_py.pack(connection, ask.commands))
         loan.deadline_s = time.monotonic() + ask.wait_s + redis_py.timeout_s(loan.client)
         loan.waits = True
 

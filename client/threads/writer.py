@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterable
 from typing import Any, Generic, Self
 
 from millstream.client.core.argument_checks import flag
+from millstream.client.core.batches import check_seq
 from millstream.client.core.steps import R, Steps
 from millstream.client.core.words import Fields, Key
 from millstream.client.core.writing import FactFields, WriterState, fact_count, lease_ms
@@ -99,7 +101,7 @@ class Writer(Closing, Generic[T]):
         retry_for: float,
     ) -> None:
         unique = secrets.token_hex(8)
-        self._state = WriterState(key, name, unique, lease, retry_for, time.monotonic)
+        self._state = WriterState(key, name, unique, lease, retry_for, time.monotonic, client)
         self._runner = Runner(client)
         self._turn = Turn(self._runner.process)
         self._closed = False
@@ -125,6 +127,37 @@ class Writer(Closing, Generic[T]):
         """
         self._open()
         return self._run(self._state.append(fields))
+
+    def append_many(
+        self, rows: Iterable[Fields], seq: int | None = None, *, batch: int = 1000
+    ) -> int:
+        """Append many entries exactly once and in order, `batch` of them in one request; returns
+        their number. Only few rows are in memory at once, so `rows` may be a generator.
+
+        With `seq`, the first row has this number, and each other one the number after that of the
+        row before. The numbers belong to the writer's name, and a row whose number is not above
+        `last_seq()` was appended before: a program that is started again may append the same rows
+        with the same numbers. Without `seq`, a row is doubled by a new start only.
+
+        An error leaves the rows before it appended. Repeats and their time are those of `append`.
+
+        >>> with ms.writer("lines", "import:file-2") as writer:
+        ...     n = writer.append_many([{"line": "a"}, {"line": "b"}], seq=1)
+        ...     n += writer.append_many([{"line": "b"}, {"line": "c"}], seq=2)
+        ...     n, writer.last_seq()
+        (4, 3)
+        """
+        self._open()
+        return self._run(self._state.append_many(rows, check_seq(seq), batch))
+
+    def last_seq(self) -> int | None:
+        """The greatest number that a row of a writer with this name has in the stream, None if
+        there is none.
+
+        >>> with ms.writer("lines", "import:file-3") as writer:
+        ...     writer.last_seq()
+        """
+        return self._run(self._state.last_seq())
 
     def fact(self, lease: float | None = None) -> Fact[T]:
         """Reserve an ID for `lease` seconds, the writer's lease if None.

@@ -1,4 +1,5 @@
-"""TINFO: details of a stream as a whole, and the rules of one of its groups."""
+"""TINFO: details of a stream as a whole, the rules of one of its groups, and the progress of one of
+its producers."""
 
 from __future__ import annotations
 
@@ -20,18 +21,25 @@ Fields = dict[bytes, object]
 UINT64_MAX = 2**64 - 1
 
 
-@command("TINFO key [GROUP group]", "readonly")
-def tinfo(ctx: Context, args: Args) -> Fields | None:
-    """Returns details of a stream as a whole, or the rules and counts of one of its groups."""
+@command("TINFO key [GROUP group | PRODUCER name]", "readonly")
+def tinfo(ctx: Context, args: Args) -> Fields | bytes | None:
+    """Returns details of a stream as a whole, of one of its groups, or the last seq of a
+    producer."""
     key = args.take()
-    group_name = None
+    group_name = producer_name = None
     if args.remaining:
-        if not args.option(b"GROUP") or args.remaining != 1:
+        is_group = args.option(b"GROUP")
+        if not (is_group or args.option(b"PRODUCER")) or args.remaining != 1:
             raise CommandError(SYNTAX)
-        group_name = args.take()
+        if is_group:
+            group_name = args.take()
+        else:
+            producer_name = args.take()
     stream = ctx.read_for_update(key)
     if stream is None:
         return None
+    if producer_name is not None:
+        return _last_seq(stream, producer_name)
     if group_name is not None:
         group = live_group(ctx, key, stream, group_name)
         return None if group is None else _group_fields(group)
@@ -50,6 +58,12 @@ def tinfo(ctx: Context, args: Args) -> Fields | None:
         b"policy": policy_reply(stream.policy),
         b"incarnation": stream.incarnation,
     } | _ordering_fields(ctx, key, stream)
+
+
+def _last_seq(stream: Stream, producer: bytes) -> bytes | None:
+    """As text: a seq has up to 64 bits, and an integer of the protocol has a sign."""
+    seq = None if stream.producers is None else stream.producers.last_seq(producer)
+    return None if seq is None else b"%d" % seq
 
 
 def _group_fields(group: Group) -> Fields:

@@ -51,6 +51,10 @@ class Producers:
             self._all()
         return seq <= self._seqs.get(name, -1)
 
+    def last_seq(self, name: bytes) -> int | None:
+        """The producer's last number; None if it is unknown."""
+        return self._all().get(name)
+
     def put(self, name: bytes, seq: int) -> int | None:
         """Set a producer's last number, which makes it the newest producer. Returns the number
         before. MemoryError changes nothing."""

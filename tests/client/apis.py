@@ -54,6 +54,12 @@ class Api:
             assert not left, f"tasks were left: {left}"
 
 
+WRAPPED = (
+    *(aio.Stream, aio.Writer, aio.Consumer, aio.Worker, aio.Producer),
+    *(aio.Fact, aio.Pipeline, aio.Receipt),
+)
+
+
 class Driven:
     """An object of the asyncio API that is used like one of the sync API."""
 
@@ -85,7 +91,16 @@ class Driven:
         return self._wrapped(result)
 
     def _wrapped(self, result: Any) -> Any:
-        kinds = (aio.Stream, aio.Writer, aio.Consumer, aio.Worker, aio.Fact, aio.Pipeline)
+        kinds = (
+            aio.Stream,
+            aio.Writer,
+            aio.Consumer,
+            aio.Worker,
+            aio.Producer,
+            aio.Receipt,
+            aio.Fact,
+            aio.Pipeline,
+        )
         return Driven(result, self.loop) if isinstance(result, kinds) else result
 
     def _iterate(self, records: Any) -> Iterator[Any]:

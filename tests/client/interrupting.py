@@ -12,6 +12,7 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any
 
 
@@ -26,10 +27,11 @@ class Statements:
         self.seen: list[int] | None = None
         self.at: int | None = None
         self.count = 0
+        self._thread = get_ident()
 
     def hit(self, number: int) -> None:
-        if self.seen is None:
-            return
+        if self.seen is None or get_ident() != self._thread:
+            return  # signal handlers run in the main thread
         self.seen.append(number)
         if len(self.seen) - 1 == self.at:
             raise Interrupted(PLACES[number])

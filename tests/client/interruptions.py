@@ -18,7 +18,7 @@ from tests.client.interrupting import PLACES, STATEMENTS, chosen, instrument
 
 instrument("millstream.client", "redis.connection", "redis.client", "redis.retry")
 
-from millstream.client import RecordsExpired, connect  # noqa: E402
+from millstream.client import MillstreamError, RecordsExpired, connect  # noqa: E402
 
 KEYS = (f"{os.getpid()}.{number}" for number in count())
 
@@ -93,6 +93,40 @@ class Append(Plain):
 
     def append(self, n: int) -> Any:
         return self.writer.append({"n": n})
+
+
+class Many(Append):
+    def run(self) -> None:
+        self.writer.append_many([{"n": n} for n in range(5)], batch=2)
+
+    def append(self, n: int) -> Any:
+        self.writer.append_many([{"n": n}])
+        return self.admin.tinfo(self.key)["last-id"]
+
+
+class Produce(Many):
+    def prepare(self) -> None:
+        self.producer = self.ms.producer(self.key, max_batch=2, linger=0)
+
+    def run(self) -> None:
+        for n in range(3):
+            self.producer.append({"n": n})
+        self.producer.flush()
+        self.producer.close()
+
+    def append(self, n: int) -> Any:
+        self.producer.append({"n": n}).result(timeout=5)
+        return self.admin.tinfo(self.key)["last-id"]
+
+    def check(self) -> None:
+        try:
+            super().check()
+        except MillstreamError:  # the end of the program was reached
+            assert self.producer._state._closing
+        self.producer.close()
+        assert self.producer.pending == 0, "an entry is left"
+        numbers = [n for n in self.numbers() if int(n) < 3]
+        assert numbers == ["0", "1", "2"][: len(numbers)], "an entry is missing or out of order"
 
 
 class Facts(Append):
@@ -221,9 +255,9 @@ class Consume(Program):
         self.consumer.close()
 
 
-PROGRAMS = {
-    kind.__name__: kind for kind in (Plain, Pipelines, Append, Facts, Read, Split, Gap, Consume)
-}
+WRITING = (Plain, Pipelines, Append, Many, Produce, Facts)
+READING = (Read, Split, Gap, Consume)
+PROGRAMS = {kind.__name__: kind for kind in (*WRITING, *READING)}
 
 
 def faults(kind: type[Program], url: str, admin: Any, every: int) -> int:

@@ -21,7 +21,18 @@ import millstream.client as sync
 from millstream.client import aio
 from millstream.client.threads.commands import StreamCommands
 
-CLASSES = ("Stream", "Writer", "Fact", "Consumer", "Worker", "Job", "Pipeline", "Millstream")
+CLASSES = (
+    "Stream",
+    "Writer",
+    "Fact",
+    "Consumer",
+    "Worker",
+    "Job",
+    "Producer",
+    "Receipt",
+    "Pipeline",
+    "Millstream",
+)
 
 
 def own(kind: type) -> dict[str, Any]:

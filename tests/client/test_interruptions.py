@@ -10,7 +10,7 @@ from tests.client.conftest import url_of
 from tests.pipeline.installing import ROOT
 from tests.support.server import Server
 
-WRITING = {"Plain": 13, "Pipelines": 29, "Append": 17, "Facts": 29}
+WRITING = {"Plain": 13, "Pipelines": 29, "Append": 17, "Many": 17, "Produce": 13, "Facts": 29}
 READING = dict.fromkeys(("Read", "Split", "Gap", "Consume"), 59)
 
 

@@ -10,6 +10,8 @@ from millstream.client import (
     Job,
     Millstream,
     Pipeline,
+    Producer,
+    Receipt,
     Record,
     Row,
     Seek,
@@ -79,6 +81,14 @@ with text.writer("s", "w") as writer, writer.fact() as fact:
     assert_type(fact, Fact[str])
     assert_type(writer.append({"n": 1}), ID)
     assert_type(writer.facts(2), list[Fact[str]])
+    assert_type(writer.append_many([{"n": 1}, [("n", 2)]], seq=1), int)
+    assert_type(writer.last_seq(), int | None)
+with text.producer("s", "p", linger=0.01) as producer:
+    assert_type(producer, Producer[str])
+    assert_type(producer.append({"n": 1}), Receipt)
+    assert_type(producer.append({"n": 1}, 5).result(timeout=1), int)
+    assert_type(producer.last_seq, int | None)
+assert_type(text.tinfo("s", producer="p"), int | None)
 assert_type(raw.consumer("s", "g"), Consumer[bytes])
 
 
@@ -100,6 +110,9 @@ async def main() -> None:
             assert_type(await writer.append({"n": 1}), ID)
             async with writer.fact() as fact:
                 assert_type(fact, aio.Fact[bytes])
+        async with ms.producer("s") as sender:
+            receipt = await sender.append({"n": 1})
+            assert_type(await receipt, int)
 
 
 worker = text.worker(["a", "b"], "g", timeout=5, backoff=[1, 2.5])

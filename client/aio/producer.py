@@ -1,0 +1,303 @@
+"""Appending many entries, each exactly once, without waiting for each. For asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, Self
+
+from millstream.client.aio.commands import StreamCommands
+from millstream.client.aio.concurrency import (
+    Background,
+    Closing,
+    Done,
+    Guard,
+    Promise,
+    Room,
+    Turn,
+    Waker,
+    opened,
+)
+from millstream.client.aio.running import Runner
+from millstream.client.core.batches import Entry, check_seq
+from millstream.client.core.producing import (
+    Batch,
+    ProducerOptions,
+    Producing,
+    producer_options,
+)
+from millstream.client.core.words import Fields, Key
+from millstream.client.errors import MillstreamError
+from millstream.client.log import log
+from millstream.client.records import T
+
+YIELD_EVERY = 64  # asyncio only
+
+
+class Receipt(Promise):
+    """The result of an entry that a producer has taken; it arrives later.
+
+    >>> async with ms.producer("clicks") as producer:
+    ...     receipt = await producer.append({"page": "home"})
+    ...     await receipt.result(), receipt.done()
+    (1, True)
+    """
+
+    __slots__ = ("_batch", "seq")
+
+    def __init__(self, batch: Batch, seq: int) -> None:
+        self._batch = batch
+        self.seq = seq
+        """The number of the entry."""
+
+    def done(self) -> bool:
+        """True if the stream has the entry, or it is known that it was not appended.
+
+        >>> async with ms.producer("clicks") as producer:
+        ...     receipt = await producer.append({"page": "home"})
+        >>> receipt.done()
+        True
+        """
+        return self._batch.done.is_set()
+
+    async def result(self, timeout: float | None = None) -> int:
+        """Wait until the stream has the entry, and return its number. Raises the error that has
+        prevented it, and TimeoutError after `timeout` seconds.
+
+        >>> async with ms.producer("clicks", "site") as producer:
+        ...     await (await producer.append({"page": "home"})).result(timeout=10)
+        1
+        """
+        done: Any = self._batch.done
+        if not (done.is_set() or await done.wait(timeout)):
+            raise TimeoutError(f"the entry {self.seq} is not appended yet")
+        error = self.error
+        if error is not None:
+            raise error
+        return self.seq
+
+    @property
+    def error(self) -> Exception | None:
+        """The error that has prevented the entry; None if there is none, or not yet.
+
+        >>> async with ms.producer("clicks") as producer:
+        ...     (await producer.append({"page": "home"})).error
+        """
+        return self._batch.error_of(self.seq)
+
+    def add_done_callback(self, function: Callable[[Receipt], Any]) -> None:
+        """Call a function with this receipt when it is done: in the producer's thread, or at once.
+
+        >>> async with ms.producer("clicks") as producer:
+        ...     receipt = await producer.append({"page": "home"})
+        ...     receipt.add_done_callback(lambda receipt: print(receipt.seq, receipt.error))
+        1 None
+        """
+        self._batch.callbacks.append(partial(function, self))
+        if self.done():
+            self._batch.call_back()
+
+    def __repr__(self) -> str:
+        state = "waits" if not self.done() else "appended" if self.error is None else "failed"
+        return f"Receipt({self.seq} {state})"
+
+
+class Producer(Closing, Generic[T]):
+    """Appends many entries to a stream, each exactly once, and in order.
+
+    `ms.producer(..)` makes one, and its arguments are described there. Several tasks may use it.
+
+    >>> async with ms.producer("clicks") as producer:
+    ...     for page in ("home", "cart", "home"):
+    ...         _ = await producer.append({"page": page})
+    >>> await ms.xlen("clicks") >= 3
+    True
+    """
+
+    def __init__(self, client: Any, key: Key, name: Key | None, options: ProducerOptions) -> None:
+        self._state = Producing(
+            key, name, secrets.token_hex(8), options, time.monotonic, Done, Guard()
+        )
+        self._client = client
+        self._room = Room()
+        self._waker: Any = None
+        self._sender: Background | None = None
+        self._started = False
+        self._runner = Runner(client)
+        self._turn = Turn(self._runner.process)
+        self._closed = False
+
+    async def _open(self) -> Self:
+        await self._turn.run(self._start)
+        return self
+
+    async def _start(self) -> None:
+        """If this is interrupted, the next use continues it."""
+        if self._closed:
+            raise MillstreamError("the producer is closed")
+        if self._sender is None:
+            await self._runner.run(self._state.begin())
+            self._waker = self._waker or Waker()
+            self._runner.lanes.wake_with(self._waker)
+            self._sender = Background(self._send, "millstream-producer")
+        self._sender.start()
+        self._started = True
+
+    async def _send(self) -> None:
+        """The work of the producer's own task."""
+        try:
+            await self._runner.run(self._state.run(self._room.freed))
+        except Exception as error:
+            self._state.fail(error)
+        except BaseException:
+            self._state.fail(MillstreamError("the producer's task was cancelled"))
+            raise
+        finally:
+            self._room.freed()
+
+    async def append(self, fields: Fields, seq: int | None = None) -> Receipt:
+        """Add an entry to the next batch, and return its receipt without waiting for the server.
+        Waits while the buffer is full.
+
+        `seq` is the number of the entry. It must be above that of the entry before, and is one more
+        without an argument. An entry whose number is not above `last_seq` was appended before, and
+        is not appended again.
+
+        Raises InvalidFields for fields that cannot be sent, and the error that has ended the
+        producer.
+
+        >>> async with ms.producer("lines", "import:file-1") as producer:
+        ...     for seq, line in enumerate(["a", "b"], 1):
+        ...         _ = await producer.append({"line": line}, seq)
+        """
+        if not self._started:
+            await self._open()
+        self._runner.process.check()
+        entry = Entry(fields)
+        if not self._state.has_room:
+            await self._room.wait(lambda: self._state.has_room)
+        batch, number, wakes = self._state.add(entry, seq if seq is None else check_seq(seq))
+        if wakes:
+            self._waker.wake()
+        if number % YIELD_EVERY == 0:  # asyncio only
+            await asyncio.sleep(0)
+        return Receipt(batch, number)
+
+    async def flush(self) -> None:
+        """Send everything now, and wait until all entries that were added before are appended.
+        Raises the first error of an entry since the last flush.
+
+        >>> async with ms.producer("clicks", linger=60) as producer:
+        ...     receipt = await producer.append({"page": "home"})
+        ...     await producer.flush()
+        ...     receipt.done()
+        True
+        """
+        self._runner.process.check()
+        await self._push()
+        error = self._state.take_error()
+        if error is not None:
+            raise error
+
+    async def _push(self) -> None:
+        batch: Any = self._state.push()
+        if batch is not None:
+            self._waker.wake()
+            await batch.done.wait()
+
+    async def close(self) -> None:
+        """Send everything, and end the producer. Raises as `flush` does. Closing twice does
+        nothing.
+
+        >>> producer = await ms.producer("clicks")
+        >>> await producer.close()
+        """
+        await self._turn.run(self._close)
+
+    async def _close(self) -> None:
+        """If this is interrupted, the producer may be closed again."""
+        if self._closed:
+            return
+        self._state.close()
+        self._room.freed()
+        if self._sender is not None:
+            self._sender.start()
+            self._waker.wake()
+            await self._sender.join()
+        await self._runner.lanes.close()
+        if self._waker is not None:
+            self._waker.close()
+        self._closed = True
+        error = self._state.take_error()
+        if error is not None:
+            raise error
+
+    async def __aexit__(self, *failed: object) -> None:
+        try:
+            await self.close()
+        except Exception as error:
+            if failed[0] is None:
+                raise
+            log.error("the producer could not append all entries: %s", error)
+
+    @property
+    def last_seq(self) -> int | None:
+        """The number of the last entry that the stream had from a producer with this name when this
+        one was opened; None if there was none, or the producer has no name.
+
+        >>> async with ms.producer("clicks", "site") as producer:
+        ...     producer.last_seq is None or producer.last_seq > 0
+        True
+        """
+        return self._state.last_seq
+
+    @property
+    def pending(self) -> int:
+        """The number of entries that are not appended yet.
+
+        >>> async with ms.producer("clicks") as producer:
+        ...     producer.pending
+        0
+        """
+        return self._state.pending
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers: appended, refused, batches, repeats, pending.
+
+        >>> async with ms.producer("clicks") as producer:
+        ...     producer.metrics()["batches"]
+        0
+        """
+        return self._state.metrics()
+
+
+def producer(
+    ms: StreamCommands[T],
+    key: Key,
+    name: Key | None = None,
+    *,
+    linger: float = 0.005,
+    max_batch: int = 1000,
+    buffer: int = 2**24,
+    retry_for: float = 30.0,
+) -> Producer[T]:
+    """Append many entries to a stream, each exactly once, without waiting for each.
+
+    Entries are sent in batches: when there are `max_batch` entries or 256 KB, when the first one
+    has waited for `linger` seconds, and with `flush`. While a batch is on its way, the next one
+    fills. At most `buffer` bytes wait; then `append` waits. A batch whose reply is lost is repeated
+    for `retry_for` seconds; after that the producer has ended with the error.
+
+    With a `name`, the numbers of the entries continue over restarts of the program: `last_seq` is
+    the number of the last one, and what is appended again with the same numbers is not doubled.
+    Only one running producer at a time may use a name.
+
+    >>> async with ms.producer("clicks", linger=0.01) as producer:
+    ...     receipt = await producer.append({"page": "home"})
+    ...     await receipt.result()
+    1
+    """
+    return opened(Producer(ms, key, name, producer_options(linger, max_batch, buffer, retry_for)))

@@ -1,0 +1,183 @@
+"""Batches of entries for TAPPENDMANY: their bytes, and sending one until the server has it.
+
+The server keeps the greatest number of each producer. A batch is appended as a whole or not at all,
+and the numbers of its entries are above those of the batch before, which was answered. So a batch
+whose reply was lost is sent again as it was: what had arrived is not appended twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from redis.exceptions import RedisError
+
+from millstream.client.core import requests
+from millstream.client.core.repeating import (
+    FIRST_S,
+    LIMIT_TRIES,
+    MOST_S,
+    is_temporary,
+    is_too_long,
+    lost,
+)
+from millstream.client.core.steps import Call, Clock, Command, Sleep, Steps, Word
+from millstream.client.core.words import (
+    LONG_BYTES,
+    Fields,
+    Key,
+    field_words,
+    text,
+    word_bytes,
+)
+from millstream.client.errors import InvalidFields, Sealed
+
+BATCH_MAX = 10_000
+"""The limit of TAPPENDMANY."""
+BATCH_BYTES = 2**18
+"""A batch of this size is sent: larger ones take more memory, and no less time for an entry."""
+SEQ_MAX = 2**64 - 1
+
+
+def packed_words(words: Iterable[Word]) -> bytes:
+    """Words of a request as RESP."""
+    parts: list[bytes] = []
+    for word in words:
+        data = word.encode("utf-8", "surrogateescape") if type(word) is str else word_bytes(word)
+        parts += (b"$%d\r\n" % len(data), data, b"\r\n")
+    return b"".join(parts)
+
+
+class Entry:
+    """An entry that is ready to be sent."""
+
+    __slots__ = ("count", "packed", "seq")
+
+    def __init__(self, fields: Fields) -> None:
+        """InvalidFields for what cannot be sent."""
+        words = field_words(fields)
+        self.seq = 0
+        self.count = count = len(words)
+        numfields = b"%d" % (count // 2)
+        self.packed = b"$%d\r\n%b\r\n%b" % (len(numfields), numfields, packed_words(words))
+
+    @property
+    def is_long(self) -> bool:
+        """True if a value may be above the server's limit."""
+        return len(self.packed) > LONG_BYTES
+
+    def length_error(self, limit: int) -> InvalidFields | None:
+        """An error if one of its words is above the server's limit."""
+        if len(self.packed) <= limit:
+            return None
+        at = 0
+        while at < len(self.packed):
+            end = self.packed.index(b"\r\n", at)
+            size = int(self.packed[at + 1 : end])
+            if size > limit:
+                return InvalidFields(
+                    f"a value of the entry {self.seq} has {size:,} bytes, and proto-max-bulk-len "
+                    f"of the server is {limit:,}"
+                )
+            at = end + 4 + size
+        return None
+
+
+Refusals = Sequence[tuple[Entry, Exception]]
+"""Entries that the server does not take because of their size."""
+
+
+class Entries(Protocol):
+    """A batch: entries with rising numbers."""
+
+    entries: list[Entry]
+
+    def remove(self, refusals: Refusals) -> None:
+        """Some entries are refused: the others may be sent without them."""
+
+
+class BatchSender:
+    """Sends the batches of one producer, one after another."""
+
+    def __init__(self, key: Key, producer: Key, retry_for_s: float, now: Clock) -> None:
+        self.key = key
+        self.producer = producer
+        self.repeats = 0
+        self._retry_for_s = retry_for_s
+        self._now = now
+        self._head = packed_words(("TAPPENDMANY", 1, key, "PRODUCER", producer))
+
+    def command(self, entries: Sequence[Entry]) -> Command[int]:
+        """TAPPENDMANY for all entries. The reply is the number of new ones."""
+        parts = [b"", self._head, packed_words((len(entries),))]
+        words = 6
+        for entry in entries:
+            seq = b"%d" % entry.seq
+            parts += (b"$%d\r\n%b\r\n" % (len(seq), seq), entry.packed)
+            words += entry.count + 2
+        parts[0] = b"*%d\r\n" % words
+        return requests.packed("TAPPENDMANY", self.key, b"".join(parts))
+
+    def send(self, batch: Entries, attempt: Steps[int] | None = None) -> Steps[None]:
+        """Send a batch until it is answered. The first `attempt` may have begun.
+
+        Raises the last error after the time for repeats, and at once one that does not end."""
+        until_s = self._now() + self._retry_for_s
+        pause_s = FIRST_S
+        while batch.entries:
+            try:
+                yield from attempt or self._attempt(batch)
+                break
+            except Exception as error:
+                attempt = None
+                if is_too_long(error, long_ones(batch)):
+                    refusals = yield from self._too_long(batch)
+                    if refusals:
+                        batch.remove(refusals)
+                        continue
+                if not (lost(error) or is_temporary(error)) or self._now() >= until_s:
+                    yield from name_children(self.key, error)
+                    raise
+            self.repeats += 1
+            yield Sleep(min(pause_s, max(0.0, until_s - self._now())))
+            pause_s = min(pause_s * 2, MOST_S)
+
+    def _attempt(self, batch: Entries) -> Steps[int]:
+        count: int = yield Call(self.command(batch.entries))
+        return count
+
+    def _too_long(self, batch: Entries) -> Steps[Refusals]:
+        """The entries that are above the server's limit. None if it is not known, because the
+        server is away or does not tell it."""
+        for _ in range(LIMIT_TRIES):
+            try:
+                limits = yield Call(requests.length_limit())
+            except RedisError:
+                continue
+            limit = next((int(value) for value in limits.values()), SEQ_MAX)
+            errors = [(entry, entry.length_error(limit)) for entry in batch.entries]
+            return [(entry, error) for entry, error in errors if error is not None]
+        return []
+
+
+def long_ones(batch: Entries) -> list[bytes]:
+    return [entry.packed for entry in batch.entries if entry.is_long]
+
+
+def name_children(key: Key, error: Exception) -> Steps[None]:
+    """The error Sealed gets the names of the children from the server, because its text has line
+    breaks as blanks."""
+    if isinstance(error, Sealed):
+        try:
+            info: Any = yield Call(requests.tinfo(key))
+        except RedisError:
+            return
+        error.children = list(map(text, info["children"])) if info else []
+
+
+def check_seq(seq: Any) -> int | None:
+    """The number of an entry, if the caller gives one."""
+    if seq is not None and (type(seq) is not int or not 0 <= seq <= SEQ_MAX):
+        raise ValueError(f"seq must be a number from 0 to {SEQ_MAX}, not {seq!r}")
+    number: int | None = seq
+    return number
