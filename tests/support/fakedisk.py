@@ -25,6 +25,8 @@ from millstream.storage.files.disk import Bytes
 
 SECTOR = 512
 
+Contents = tuple[tuple[str, bytes], ...]  # of a disk: the files by name
+
 
 class Crashed(BaseException):
     """The machine is off. Not an Exception: nothing may handle it."""
@@ -212,6 +214,10 @@ class FakeDisk:
 
     def content(self, name: str) -> bytes:
         return bytes(self.files[name].data)
+
+    def contents(self) -> Contents:
+        """All files: equal for disks on which a server finds the same."""
+        return tuple((name, self.content(name)) for name in self.names())
 
     def copy(self) -> FakeDisk:
         disk = FakeDisk()

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 PROGRAM = Path(__file__).with_name("fork_server.py")
-# pytest sets these for each test; a server does not read them.
-IGNORED_VARIABLES = ("PYTEST_CURRENT_TEST", "PYTEST_VERSION")
+# pytest sets variables for each test, and a Spark session sets some for its workers. A server does
+# not read them.
+IGNORED_VARIABLES = ("PYTEST_", "SPARK_", "PYSPARK_", "JAVA_", "MILLSTREAM_SPARK_")
 
 
 class Process(Protocol):
@@ -115,18 +116,24 @@ _starting = threading.Lock()
 
 
 def start(
-    arguments: Sequence[str], log: BinaryIO, directory: Path, environment: Mapping[str, str]
+    arguments: Sequence[str],
+    log: BinaryIO,
+    directory: Path,
+    environment: Mapping[str, str],
+    usual: Mapping[str, str],
 ) -> Process | None:
-    """A server with this command line; None when `environment` is not the one that the fork server
-    has, because some variables take effect only when a program starts."""
+    """A server with this command line; None when `environment` is not the usual one, which the fork
+    server has, because some variables take effect only when a program starts."""
     global _running
     with _starting:
         if _running is None:
-            _running = _ForkServer(environment)
+            _running = _ForkServer(usual)
     if _running.environment != _read_by_servers(environment):
         return None
     return _running.start(arguments, log, directory)
 
 
 def _read_by_servers(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: it for name, it in environment.items() if name not in IGNORED_VARIABLES}
+    return {
+        name: value for name, value in environment.items() if not name.startswith(IGNORED_VARIABLES)
+    }

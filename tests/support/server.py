@@ -31,6 +31,7 @@ STOP_DEADLINE_S = 30.0
 JOURNAL_KEPT_BYTES = 500_000
 PORT_ATTEMPTS = 5
 _PR_SET_PDEATHSIG = 1
+ENVIRONMENT = dict(os.environ)  # of the test run, before any test changes it
 
 # Tests use DEBUG, which is forbidden by default.
 DIRECTIVES = {"appendfsync": "always", "enable-debug-command": "local"}
@@ -194,12 +195,13 @@ class Server:
                 )
 
     def _launch(self, port: int) -> None:
-        environment = _environment(self.program)
+        environment = _environment(self.program, os.environ)
         command, folder = self.command(port), self.directory.parent
         with self.log_path.open("ab") as log:
             forked = None
             if self._may_fork:
-                forked = forking.start(command, log, folder, environment)
+                usual = _environment(self.program, ENVIRONMENT)
+                forked = forking.start(command, log, folder, environment, usual)
             self._process = forked or subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -237,10 +239,10 @@ def _needs(program: Sequence[str]) -> dict[str, str]:
     return {"appendonly": "yes", "save": "", "bind": "127.0.0.1"}
 
 
-def _environment(program: Sequence[str]) -> dict[str, str]:
+def _environment(program: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
     """The environment in which a server need not execute itself again to get huge pages, which
     would take a fifth of the time of a start."""
-    environment = dict(os.environ)
+    environment = dict(given)
     if list(program) != server_program() or huge_pages.system_setting() != "madvise":
         return environment
     return huge_pages.asking(environment) or environment
