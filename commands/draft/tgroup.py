@@ -6,7 +6,8 @@ the next read of the group delivers it again, whatever the dialect of the reader
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from millstream.commands.draft.tnack import DELAY_MAX_MS
 from millstream.commands.engine.claiming import no_group
@@ -18,30 +19,48 @@ from millstream.commands.runtime.stream_effects import GROUPRULES, GROUPTTL
 from millstream.commands.table.registry import command
 from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError
 from millstream.ids import parse
-from millstream.storage.groups.group import Group
+from millstream.storage.groups.group import UNTIL_RESUMED, Group
 from millstream.storage.streams.stream import Stream
 
-OPTIONS = (b"START", b"TTL", b"TIMEOUT", b"BACKOFF")
+OPTIONS = (
+    b"START",
+    b"TTL",
+    b"TIMEOUT",
+    b"BACKOFF",
+    b"MAXINFLIGHT",
+    b"CONSUMERTTL",
+    b"PAUSE",
+)
 TIMEOUT_MAX_MS = 86_400_000
 DELAYS_MAX = 16
+NUMBER_MAX = 2**63 - 1
 BAD_TIMEOUT = f"ERR TIMEOUT must be from 0 to {TIMEOUT_MAX_MS}"
 BAD_DELAYS = f"ERR BACKOFF must have from 0 to {DELAYS_MAX} values"
 BAD_DELAY = f"ERR a BACKOFF value must be from 0 to {DELAY_MAX_MS}"
-NEEDS_TIMEOUT = "ERR BACKOFF needs a TIMEOUT"
+NEEDS_TIMEOUT = "ERR BACKOFF, MAXDELIVER, DEADLETTER, MAXINFLIGHT and ORDER need a TIMEOUT"
+# The names of rules in GroupRules, and their words in the effect. Each is a number.
+EFFECT_WORDS = {
+    "timeout_ms": b"TIMEOUT",
+    "max_in_flight": b"MAXINFLIGHT",
+    "consumer_ttl_ms": b"CONSUMERTTL",
+    "paused_until_ms": b"PAUSED",
+}
 
 
 @dataclass
-class Rules:
-    """The options of a request; None: not given. `start` is b"$" or an ID."""
+class Request:
+    """The options of a request. `start` is b"$" or an ID; `pause_ms` is -1 for a pause without an
+    end. `rules` has the others, by their names in GroupRules."""
 
     start: bytes | tuple[int, int] | None = None
     ttl_ms: int | None = None
-    timeout_ms: int | None = None
-    backoff_ms: tuple[int, ...] | None = None
+    pause_ms: int | None = None
+    rules: dict[str, Any] = field(default_factory=dict)
 
 
 @command(
-    "TGROUP key group [START id] [TTL ms] [TIMEOUT ms] [BACKOFF numdelays [ms ...]]",
+    "TGROUP key group [START id] [TTL ms] [TIMEOUT ms] [BACKOFF numdelays [ms ...]] "
+    "[MAXINFLIGHT n] [CONSUMERTTL ms] [PAUSE ms]",
     "write",
     complexity="O(1)",
 )
@@ -52,52 +71,62 @@ def tgroup(ctx: Context, args: Args) -> Simple:
     last counts. The reply is OK.
     """
     key, name = args.take(), args.take()
-    rules = _take_rules(args)
+    request = _take_request(args)
     stream = ctx.write_stream(key)
     group = None if stream is None else live_group(ctx, key, stream, name)
-    timeout_ms, backoff_ms = _resulting(rules, group)
+    if group is None and request.start is None:
+        raise no_group(key, name)
+    current = _rules_of(group)
+    if request.pause_ms is not None:
+        request.rules["paused_until_ms"] = _pause_end(request.pause_ms, ctx.steady_ms, current)
+    _check({**current, **request.rules})
     if stream is None or group is None:
-        if rules.start is None:
-            raise no_group(key, name)
-        _check(timeout_ms, backoff_ms)
-        stream, group = _make_group(ctx, key, name, rules)
-    else:
-        _check(timeout_ms, backoff_ms)
-    if rules.ttl_ms is not None and rules.ttl_ms != group.ttl_ms:
-        stream.set_ttl(group, rules.ttl_ms, ctx.steady_ms)
-        ctx.changed(GROUPTTL, key, name, rules.ttl_ms, event=None)
-    if (timeout_ms, backoff_ms) != (group.timeout_ms, group.backoff_ms):
-        group.set_delivery_rules(timeout_ms, backoff_ms)
+        stream, group = _make_group(ctx, key, name, request)
+    if request.ttl_ms is not None and request.ttl_ms != group.ttl_ms:
+        stream.set_ttl(group, request.ttl_ms, ctx.steady_ms)
+        ctx.changed(GROUPTTL, key, name, request.ttl_ms, event=None)
+    changed = {rule: value for rule, value in request.rules.items() if value != current[rule]}
+    if changed:
+        group.set_rules(**changed)
         ctx.keyspace.has_rules = True
         # Entries may be due for readers that wait: the effect wakes them.
-        delays = (len(backoff_ms), *backoff_ms)
-        words: tuple[bytes | int, ...] = (b"TIMEOUT", timeout_ms, b"BACKOFF", *delays)
-        ctx.changed(GROUPRULES, key, name, *words, event=None)
+        ctx.changed(GROUPRULES, key, name, *_effect_words(changed), event=None)
     note_used(ctx, key, group)
     return OK
 
 
-def _take_rules(args: Args) -> Rules:
+def _take_request(args: Args) -> Request:
     """The options from the cursor on. Unknown words are refused before malformed values."""
     first = args.pos
     while args.remaining and _skip_option(args):
         pass
     args.pos = first
-    rules = Rules()
+    request = Request()
     while args.remaining:
         word = args.take().upper()
         if word == b"START":
-            rules.start = _take_start(args)
+            request.start = _take_start(args)
         elif word == b"TTL":
-            rules.ttl_ms = args.take_int_between(0, 2**63 - 1, NOT_INTEGER)
-        elif word == b"TIMEOUT":
-            rules.timeout_ms = args.take_int_between(0, TIMEOUT_MAX_MS, BAD_TIMEOUT)
+            request.ttl_ms = args.take_int_between(0, NUMBER_MAX, NOT_INTEGER)
+        elif word == b"PAUSE":
+            request.pause_ms = args.take_int_between(-1, NUMBER_MAX, NOT_INTEGER)
         else:
-            count = args.take_int_between(0, DELAYS_MAX, BAD_DELAYS)
-            rules.backoff_ms = tuple(
-                args.take_int_between(0, DELAY_MAX_MS, BAD_DELAY) for _ in range(count)
-            )
-    return rules
+            rule, value = _take_rule(args, word)
+            request.rules[rule] = value
+    return request
+
+
+def _take_rule(args: Args, word: bytes) -> tuple[str, Any]:
+    """The name of a rule in GroupRules, and its value."""
+    if word == b"TIMEOUT":
+        return "timeout_ms", args.take_int_between(0, TIMEOUT_MAX_MS, BAD_TIMEOUT)
+    if word == b"MAXINFLIGHT":
+        return "max_in_flight", args.take_int_between(0, NUMBER_MAX, NOT_INTEGER)
+    if word == b"CONSUMERTTL":
+        return "consumer_ttl_ms", args.take_int_between(0, NUMBER_MAX, NOT_INTEGER)
+    count = args.take_int_between(0, DELAYS_MAX, BAD_DELAYS)
+    delays = (args.take_int_between(0, DELAY_MAX_MS, BAD_DELAY) for _ in range(count))
+    return "backoff_ms", tuple(delays)
 
 
 def _skip_option(args: Args) -> bool:
@@ -127,27 +156,46 @@ def _take_start(args: Args) -> bytes | tuple[int, int]:
         raise CommandError(INVALID_ID) from None
 
 
-def _resulting(rules: Rules, group: Group | None) -> tuple[int, tuple[int, ...]]:
-    """The rules of delivery of the group after the request."""
-    timeout_ms, backoff_ms = rules.timeout_ms, rules.backoff_ms
-    if timeout_ms is None:
-        timeout_ms = 0 if group is None else group.timeout_ms
-    if backoff_ms is None:
-        backoff_ms = () if group is None else group.backoff_ms
-    return timeout_ms, backoff_ms
+def _rules_of(group: Group | None) -> dict[str, Any]:
+    """The rules of a group by their names in GroupRules."""
+    rules = None if group is None else group.rules
+    values = {rule: 0 if rules is None else getattr(rules, rule) for rule in EFFECT_WORDS}
+    return {**values, "backoff_ms": () if group is None else group.backoff_ms}
 
 
-def _check(timeout_ms: int, backoff_ms: tuple[int, ...]) -> None:
-    if backoff_ms and not timeout_ms:
+def _pause_end(pause_ms: int, now_ms: int, current: dict[str, Any]) -> int:
+    """The end of a pause that begins now. A pause that is over stays as it is without one."""
+    if pause_ms < 0:
+        return UNTIL_RESUMED
+    is_over = current["paused_until_ms"] <= now_ms
+    if pause_ms == 0:
+        return current["paused_until_ms"] if is_over else 0
+    return min(now_ms + pause_ms, UNTIL_RESUMED - 1)
+
+
+def _check(rules: dict[str, Any]) -> None:
+    """Refuse rules that do not fit together."""
+    if not rules["timeout_ms"] and (rules["backoff_ms"] or rules["max_in_flight"]):
         raise CommandError(NEEDS_TIMEOUT)
 
 
-def _make_group(ctx: Context, key: bytes, name: bytes, rules: Rules) -> tuple[Stream, Group]:
+def _effect_words(changed: dict[str, Any]) -> list[bytes | int]:
+    """Rules as words of the effect."""
+    words: list[bytes | int] = []
+    for rule, value in changed.items():
+        if rule == "backoff_ms":
+            words += [b"BACKOFF", len(value), *value]
+        else:
+            words += [EFFECT_WORDS[rule], value]
+    return words
+
+
+def _make_group(ctx: Context, key: bytes, name: bytes, request: Request) -> tuple[Stream, Group]:
     """Create the group, and the stream if it is missing."""
     if ctx.memory_error is not None:
         raise CommandError(ctx.memory_error)
     stream = ctx.open_stream(key)
-    start = stream.last_id if isinstance(rules.start, bytes) else rules.start
+    start = stream.last_id if isinstance(request.start, bytes) else request.start
     assert start is not None
     entries_read = 0 if start == (0, 0) else -1
-    return stream, new_group(ctx, key, stream, name, start, entries_read, rules.ttl_ms or 0)
+    return stream, new_group(ctx, key, stream, name, start, entries_read, request.ttl_ms or 0)

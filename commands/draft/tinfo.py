@@ -11,7 +11,7 @@ from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
 from millstream.ids import Id
-from millstream.storage.groups.group import Group
+from millstream.storage.groups.group import UNTIL_RESUMED, Group
 from millstream.storage.reservations.held import handed_out_id
 from millstream.storage.streams.lineage import Lineage
 from millstream.storage.streams.retention import bytes_of
@@ -42,7 +42,7 @@ def tinfo(ctx: Context, args: Args) -> Fields | bytes | None:
         return _last_seq(stream, producer_name)
     if group_name is not None:
         group = live_group(ctx, key, stream, group_name)
-        return None if group is None else _group_fields(group)
+        return None if group is None else _group_fields(group, ctx.steady_ms)
     return {
         b"first-id": None if stream.first_id is None else Id(*stream.first_id, True),
         b"last-id": Id(*stream.last_id, True),
@@ -66,16 +66,24 @@ def _last_seq(stream: Stream, producer: bytes) -> bytes | None:
     return None if seq is None else b"%d" % seq
 
 
-def _group_fields(group: Group) -> Fields:
+def _group_fields(group: Group, now_ms: int) -> Fields:
     """The rules of a group, and how many of its pending entries are with readers or wait."""
-    waiting = group.pending.waiting_count
+    rules = group.rules
     return {
         b"timeout": group.timeout_ms,
         b"backoff": list(group.backoff_ms),
+        b"maxinflight": 0 if rules is None else rules.max_in_flight,
+        b"consumer-ttl": 0 if rules is None else rules.consumer_ttl_ms,
         b"ttl": group.ttl_ms,
-        b"in-flight": group.pending.count - waiting,
-        b"waiting": waiting,
+        b"pause": 0 if rules is None else _pause_left_ms(rules.paused_until_ms, now_ms),
+        b"in-flight": group.in_flight,
+        b"waiting": group.pending.waiting_count,
     }
+
+
+def _pause_left_ms(until_ms: int, now_ms: int) -> int:
+    """The rest of a pause; -1 if only PAUSE 0 ends it."""
+    return -1 if until_ms == UNTIL_RESUMED else max(0, until_ms - now_ms)
 
 
 def _ordering_fields(ctx: Context, key: bytes, stream: Stream) -> Fields:

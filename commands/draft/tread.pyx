@@ -26,7 +26,9 @@ from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport parse_id
 from millstream.storage.blocks.entry_filter cimport EntryFilter
 from millstream.storage.groups.due_index cimport is_due
-from millstream.storage.groups.group cimport Group, timeout_ms_of, ttl_ms_of
+from millstream.storage.groups.group cimport (
+    Group, is_paused, places_of, timeout_ms_of, ttl_ms_of,
+)
 from millstream.storage.groups.pending cimport UNOWNED
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
@@ -404,7 +406,7 @@ cdef class GroupRead(GroupsRead):
         cdef bint due
         cdef bint newer
         cdef int64_t most
-        if self.limit == 0:
+        if self.limit == 0 or is_paused(group, ctx.steady_ms):
             return None
         due = is_due(group.pending.records, ctx.steady_ms, first)
         newer = stream.has_newer(EntryId(group.offset_ms, group.offset_seq))
@@ -431,10 +433,14 @@ cdef class GroupRead(GroupsRead):
         self.set_terms(&terms, group, first)
         if timeout_ms_of(group):
             begin_budget(&budget, self.limit)
+            budget.places = places_of(group)
             made = deliver_due(ctx, self.key, stream, group, &terms, again, &budget)
+            left = min(self.limit - made, budget.places)
+            if made == 0 and left == 0:
+                return None
         else:
             made = redeliver_due(ctx, self.key, stream, group, &terms, self.limit, again)
-        left = self.limit - made
+            left = self.limit - made
         long_delivery = is_long_delivery(stream, group, left)
         if not long_delivery:
             out.begin_array(&head, 2 + min(self.limit, stream.length + group.pending.records.count))

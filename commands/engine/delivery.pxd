@@ -25,14 +25,17 @@ cdef class Retry:
 # The remaining budget of a reply: `entries` in total, up to `limit` of the next stream, and no more
 # after the reply has full_size bytes, except the first entry. With age, each entry is followed by
 # its idle time and its deliveries. `min_idle_ms`: the reader first claims entries that have been
-# idle for that long.
+# idle for that long. `places`: entries that readers may get besides those that they hold.
+# `is_cut`: the search for due or idle entries has ended early.
 cdef struct ReplyBudget:
     uint64_t entries
     uint64_t limit
     uint64_t made
     uint64_t min_idle_ms
+    uint64_t places
     Py_ssize_t full_size
     bint with_age
+    bint is_cut
 
 
 # The state of a delivery of new entries: how they become pending, the first one, their number.

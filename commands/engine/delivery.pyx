@@ -15,7 +15,7 @@ from millstream.commands.runtime.stream_effects cimport (
 )
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.engine.group_replies cimport entries_up_to, idle_of
-from millstream.commands.engine.lifecycle cimport live_group, note_acked, note_used
+from millstream.commands.engine.lifecycle cimport live_group, note_acked, note_freed, note_used
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.ids cimport parse_id
@@ -68,7 +68,8 @@ cdef int begin_budget(ReplyBudget* budget, uint64_t limit) noexcept:
     budget.full_size = PY_SSIZE_T_MAX
     budget.made = 0
     budget.min_idle_ms = 0
-    budget.with_age = False
+    budget.places = MAX
+    budget.with_age = budget.is_cut = False
     return 0
 
 
@@ -299,7 +300,7 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
         batch = CLAIM_BATCH
     # The reply first, then the effect, then the change: running out of memory changes nothing.
     while shown.count < limit and not is_full(out, budget):
-        taken = idle_entries(ctx, stream, group, budget.min_idle_ms, min(limit, batch))
+        taken = idle_entries(ctx, stream, group, budget, min(limit, batch))
         for ms, seq in taken[shown.count:]:
             if is_full(out, budget):
                 break
@@ -330,7 +331,7 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
     return shown.count
 
 
-cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idle_ms,
+cdef list idle_entries(Context ctx, Stream stream, Group group, ReplyBudget* budget,
                        uint64_t limit):
     """Up to `limit` IDs that can be claimed. Records whose entry no longer exists stay pending, as
     in Redis; they are marked, so that later claims skip them. If there are very many of them, fewer
@@ -342,7 +343,7 @@ cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idl
     cdef uint64_t marked = 0
     cdef list found, there
     while True:
-        found = group.pending.idle_ids(ctx.steady_ms, min_idle_ms, wanted)
+        found = group.pending.idle_ids(ctx.steady_ms, budget.min_idle_ms, wanted)
         there = []
         for ms, seq in found:
             if stream.find(EntryId(ms, seq), &view, &entry):
@@ -355,7 +356,8 @@ cdef list idle_entries(Context ctx, Stream stream, Group group, uint64_t min_idl
         wanted *= 2
     if marked:
         # From now on the group's bounds show when the next claim may find something.
-        is_idle(group.pending.records, ctx.steady_ms, min_idle_ms)
+        is_idle(group.pending.records, ctx.steady_ms, budget.min_idle_ms)
+    budget.is_cut = budget.is_cut or marked > GONE_MAX
     return there[:limit] if <uint64_t>len(there) > limit else there
 
 
@@ -367,6 +369,7 @@ cpdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1:
         note_acked(ctx, key, group.name, gone, <uint64_t>len(gone))
         for ms, seq in gone:
             group.pending.acknowledge(ms, seq)
+        note_freed(ctx, key, group)
     return 0
 
 
@@ -456,5 +459,7 @@ cdef int64_t acknowledge(Context ctx, Args args, bint dot_allowed) except -1:
     if acked is not None:
         record_ack(ctx.effects, ctx.db.index, key, name, acked)
         ctx.count_change(None, None, acked.count)
+        if group.rules is not None:
+            note_freed(ctx, key, group)
     note_used(ctx, key, group)
     return 0 if acked is None else acked.count

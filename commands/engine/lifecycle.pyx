@@ -19,12 +19,15 @@ from millstream.commands.runtime.stream_effects cimport ids_of, record_ack, reco
 from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport exact_min, has_expired, is_idle
-from millstream.storage.groups.group cimport Group, has_ended, waits_for_due
+from millstream.storage.groups.group cimport (
+    Group, GroupRules, has_ended, is_limited, waits_for_due,
+)
 from millstream.storage.groups.pending cimport EXPIRE, WAKE
 from millstream.storage.reservations.held cimport Held, Slot
 from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
+from millstream.commands.engine.idle_consumers import remove_idle_consumers
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.stream_effects import (
     CONSUMER, GROUP, GROUPDROP, held_at, stream_at,
@@ -120,6 +123,7 @@ cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
         gone = take_expired(group, ctx.steady_ms, EXPIRED_MAX)
         if gone:
             note_acked(ctx, key, name, gone, <uint64_t>len(gone))
+            note_freed(ctx, key, group)
     return group
 
 
@@ -127,6 +131,13 @@ cpdef int note_acked(Context ctx, bytes key, bytes name, list ids, uint64_t coun
     """Record and count that pending entries, (ms, seq) each, left the group with this name."""
     record_ack(ctx.effects, ctx.db.index, key, name, ids_of(ids))
     return ctx.count_change(None, None, count)
+
+
+cpdef int note_freed(Context ctx, bytes key, Group group) except -1:
+    """Wake readers after pending entries have ended, if the rules let others take their places."""
+    if is_limited(group):
+        ctx.db.mark_ready(key)
+    return 0
 
 
 def change_entries(Context ctx not None, tuple words not None, list ids not None, bytes event,
@@ -158,6 +169,8 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
     if group is None:
         return
     group.scheduled_ms = MAX
+    if group.rules is not None:
+        keep_rules(ctx, key, group)
     if waits_for_due(group) and exact_min(group.pending.records, WAKE, MAX) <= ctx.steady_ms or (
             group.pending.claim_bound() != MAX and is_idle(
                 group.pending.records, ctx.steady_ms, group.pending.claim_idle())):
@@ -165,6 +178,16 @@ def group_moment(Context ctx not None, bytes key not None, bytes name not None) 
         ctx.db.mark_ready(key)
     exact_min(group.pending.records, EXPIRE, MAX)
     ctx.keyspace.schedule_after(ctx.db.index, key, group, ctx.steady_ms)
+
+
+cdef int keep_rules(Context ctx, bytes key, Group group) except -1:
+    """Wake readers after a pause, and remove idle consumers, if it is time."""
+    cdef GroupRules rules = group.rules
+    if 0 < rules.paused_until_ms <= ctx.steady_ms:
+        ctx.db.mark_ready(key)
+    if rules.consumer_ttl_ms and rules.consumer_check_ms <= ctx.steady_ms:
+        remove_idle_consumers(ctx, key, group)
+    return 0
 
 
 cpdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept:

@@ -6,7 +6,7 @@ An entry becomes due without an effect and without a timer of its own. Only its 
 it, so its owner can acknowledge or extend it until then.
 """
 
-from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX as NO_LIMIT, int64_t, uint32_t, uint64_t
 
 from millstream.commands.engine.delivery cimport ReplyBudget, is_full, put_age
 from millstream.commands.engine.group_replies cimport idle_of
@@ -70,50 +70,75 @@ cdef uint64_t deliver_due(Context ctx, bytes key, Stream stream, Group group, co
             group.pending.records, ctx.steady_ms, terms.with_zero):
         return 0
     delivery = DueDelivery.__new__(DueDelivery)
+    delivery.stream, delivery.group, delivery.out, delivery.limit = stream, group, out, limit
     delivery.shown = Ids.__new__(Ids)
     delivery.gone = []
-    delivery.encode(ctx, stream, group, terms, out, budget, limit)
+    delivery.encode(ctx, terms, budget)
     # The reply first, then the effect, then the change: running out of memory changes nothing.
-    delivery.settle(ctx, key, group, terms)
+    delivery.settle(ctx, key, terms)
     return delivery.elements
 
 
 cdef class DueDelivery:
     """The due entries of a reply: those that exist, and the IDs of those that do not."""
 
+    cdef Stream stream
+    cdef Group group
+    cdef Output out
+    cdef uint64_t limit
     cdef Ids shown
     cdef list gone
     cdef uint64_t elements
+    # The number of entries so far that a reader held.
+    cdef Py_ssize_t held
 
-    cdef int encode(self, Context ctx, Stream stream, Group group, const Terms* terms, Output out,
-                    ReplyBudget* budget, uint64_t limit) except -1:
-        """Encode the entries. They stay due until the end, so each batch begins with the earlier
-        ones."""
+    cdef int encode(self, Context ctx, const Terms* terms, ReplyBudget* budget) except -1:
+        """Encode the entries. One that a reader held keeps its place; the others need one, and the
+        reply continues without them when there is none."""
+        if budget.places:
+            self.offer(ctx, terms, budget, True)
+        if budget.places == 0:
+            self.offer(ctx, terms, budget, False)
+        budget.is_cut = budget.is_cut or len(self.gone) > GONE_MAX
+        return 0
+
+    cdef int offer(self, Context ctx, const Terms* terms, ReplyBudget* budget,
+                   bint with_waiting) except -1:
+        """Encode entries as long as there are places, or those that readers hold, from the next one
+        on. They stay due until the end, so each batch begins with the earlier ones."""
         cdef uint64_t ms, seq
-        cdef uint64_t batch = min(limit, <uint64_t>BATCH)
-        cdef Py_ssize_t looked_at = 0
+        cdef Py_ssize_t looked_at = 0 if with_waiting else self.held
+        cdef uint64_t batch = min(self.limit, <uint64_t>BATCH) + looked_at
         cdef list due
-        while self.elements < limit and not is_full(out, budget) and len(self.gone) <= GONE_MAX:
-            due = group.pending.take_due(ctx.steady_ms, batch, terms.with_zero)
+        while self.elements < self.limit and not is_full(self.out, budget) and len(self.gone) <= GONE_MAX:
+            due = self.group.pending.take_due(ctx.steady_ms, batch, terms.with_zero, with_waiting)
             for ms, seq in due[looked_at:]:
-                if self.elements == limit or is_full(out, budget):
+                if self.elements == self.limit or is_full(self.out, budget) or (
+                        with_waiting and budget.places == 0):
                     return 0
-                self.put(ctx, stream, group, terms, EntryId(ms, seq), out, budget)
+                self.put(ctx, terms, EntryId(ms, seq), budget)
             if <uint64_t>len(due) < batch:
                 break
             looked_at = len(due)
             batch *= 2
         return 0
 
-    cdef int put(self, Context ctx, Stream stream, Group group, const Terms* terms, EntryId at_id,
-                 Output out, ReplyBudget* budget) except -1:
+    cdef int put(self, Context ctx, const Terms* terms, EntryId at_id,
+                 ReplyBudget* budget) except -1:
+        cdef Group group = self.group
+        cdef Output out = self.out
         cdef View view
         cdef Entry entry
         cdef IdText id_text
         cdef PendingAt at
         cdef const Pending* record
         cdef Py_ssize_t start_size = out.size
-        if not stream.find(at_id, &view, &entry):
+        cdef bint exists = self.stream.find(at_id, &view, &entry)
+        if budget.places != NO_LIMIT:
+            record = find_pending(group.pending.records, at_id, &at)
+            self.held += not record.waiting
+            budget.places -= exists and record.waiting
+        if not exists:
             self.gone.append((at_id.ms, at_id.seq))
             if not terms.dotted:
                 return 0
@@ -132,8 +157,9 @@ cdef class DueDelivery:
         budget.entries -= 1
         return 0
 
-    cdef int settle(self, Context ctx, bytes key, Group group, const Terms* terms) except -1:
+    cdef int settle(self, Context ctx, bytes key, const Terms* terms) except -1:
         """Record the delivery, and what left the pending entries."""
+        cdef Group group = self.group
         cdef list left = self.gone
         cdef uint64_t ms, seq
         cdef size_t i
@@ -142,7 +168,7 @@ cdef class DueDelivery:
             ctx.keyspace.redelivered_due += self.shown.count
         if self.shown.count and terms.keep:
             record_take(ctx.effects, ctx.db.index, key, group, terms, self.shown, ctx.steady_ms)
-            self.take(ctx, group, terms)
+            self.take(ctx, terms)
         elif self.shown.count:
             for i in range(self.shown.count):
                 left.append((self.shown.items[i].ms, self.shown.items[i].seq))
@@ -152,7 +178,8 @@ cdef class DueDelivery:
             group.pending.acknowledge(ms, seq)
         return 0
 
-    cdef int take(self, Context ctx, Group group, const Terms* terms) except -1:
+    cdef int take(self, Context ctx, const Terms* terms) except -1:
+        cdef Group group = self.group
         cdef PendingAt at
         cdef EntryId at_id
         cdef size_t i

@@ -15,6 +15,7 @@ from millstream.commands.engine.lifecycle import (
     change_entries,
     live_group,
     note_acked,
+    note_freed,
     read_effects_most,
 )
 from millstream.commands.runtime.context import Context
@@ -48,6 +49,7 @@ def drop_references(ctx: Context, key: bytes, stream: Stream, ids: list[EntryId]
         gone = [entry_id for entry_id in ids if group.pending.acknowledge(*entry_id)]
         if gone:
             note_acked(ctx, key, group.name, gone, len(gone))
+            note_freed(ctx, key, group)
 
 
 def drop_references_between(
@@ -67,6 +69,7 @@ def drop_references_between(
         note_acked(ctx, key, group.name, gone, 0)
         for entry_id in gone:
             group.pending.acknowledge(*entry_id)
+        note_freed(ctx, key, group)
 
 
 def trim_acked(

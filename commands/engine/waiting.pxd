@@ -42,5 +42,6 @@ cdef class GroupsRead(BlockedRead):
 
     cdef int count_in(self, Group group, int change) except -1
     cdef int hold(self, list groups) except -1
+    cdef int note_end(self, Context ctx, Group group) except -1
     cdef int retry_later(self, Context ctx) except -1
     cdef bint has_room(self, Context ctx, int64_t size, bint first) except -1

@@ -158,6 +158,10 @@ cdef class GroupsRead(BlockedRead):
         self.count_in(group, 1)
         self.held.append(group)
 
+    cdef int note_end(self, Context ctx, Group group) except -1:
+        """Note that the wait on a group has ended."""
+        return 0
+
     cdef int retry_later(self, Context ctx) except -1:
         """Retry the reads of these groups a little later."""
         for db_index, key in self.keys:
@@ -183,4 +187,5 @@ cdef class GroupsRead(BlockedRead):
             group = (<Stream>value).group(self.group) if isinstance(value, Stream) else None
             if group is not None:
                 group.restart_ttl(ctx.steady_ms)
+                self.note_end(ctx, group)
                 ctx.keyspace.schedule(self.db_index, key, group)

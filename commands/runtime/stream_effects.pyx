@@ -406,16 +406,40 @@ def apply_group_ttl(Keyspace keyspace not None, int db, list words not None) -> 
 
 GROUPRULES = b"GROUPRULES"
 
+# The words of GROUPRULES whose value is a number, and the rules that they set.
+RULE_NUMBERS = {
+    b"TIMEOUT": "timeout_ms",
+    b"MAXINFLIGHT": "max_in_flight",
+    b"CONSUMERTTL": "consumer_ttl_ms",
+    b"PAUSED": "paused_until_ms",
+}
+
+
 @effect(GROUPRULES, wakes_readers=True)
 def apply_group_rules(Keyspace keyspace not None, int db, list words not None) -> None:
-    """GROUPRULES key group TIMEOUT ms BACKOFF number delay-ms ...: the rules of delivery of a
-    group."""
+    """GROUPRULES key group word value ...: rules of delivery of a group; the others stay."""
     group = named_group(keyspace, db, words)
-    if (words[2], words[4]) != (b"TIMEOUT", b"BACKOFF") or int(words[5]) != len(words) - 6:
-        raise ValueError(f"GROUPRULES {words[2:]!r} are not known to this version")
-    group.set_delivery_rules(int(words[3]), tuple([int(word) for word in words[6:]]))
+    group.set_rules(**rules_in(words[2:]))
     keyspace.has_rules = True
     keyspace.schedule(db, words[0], group)
+
+
+cdef dict rules_in(list words):
+    """The rules in the words of GROUPRULES, by their names in GroupRules. BACKOFF is followed by the
+    number of its delays, and the delays."""
+    cdef dict found = {}
+    rest = iter(words)
+    try:
+        for word in rest:
+            if word == b"BACKOFF":
+                found["backoff_ms"] = tuple([int(next(rest)) for _ in range(int(next(rest)))])
+            elif word in RULE_NUMBERS:
+                found[RULE_NUMBERS[word]] = int(next(rest))
+            else:
+                raise ValueError(f"GROUPRULES with {word!r}, which is not known to this version")
+    except StopIteration:
+        raise ValueError(f"GROUPRULES {words!r} are not complete") from None
+    return found
 
 
 GROUPSETID = b"GROUPSETID"

@@ -11,7 +11,7 @@ from millstream.commands.engine.deleting import (
     delete_each,
     take_deletion,
 )
-from millstream.commands.engine.lifecycle import live_group, note_acked, note_used
+from millstream.commands.engine.lifecycle import live_group, note_acked, note_freed, note_used
 from millstream.commands.engine.references import drop_references, dropped_most, settle_groups
 from millstream.commands.engine.trim_options import ACKED, DELREF
 from millstream.commands.runtime.arguments import Args
@@ -48,6 +48,7 @@ def xackdel(ctx: Context, args: Args) -> list[int]:
     acked = [entry_id for entry_id in ids if group.pending.acknowledge(*entry_id)]
     if acked:
         note_acked(ctx, key, group.name, acked, len(acked))
+        note_freed(ctx, key, group)
     if references == DELREF:
         drop_references(ctx, key, stream, acked)
     deleted = delete_each(ctx, key, stream, acked, only_acked=references == ACKED)

@@ -38,7 +38,7 @@ from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport is_due, is_idle
-from millstream.storage.groups.group cimport Group, timeout_ms_of
+from millstream.storage.groups.group cimport Group, is_paused, places_of, timeout_ms_of
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport advance_pending, first_pending, next_pending
 from millstream.storage.streams.stream cimport Stream
@@ -203,6 +203,19 @@ cdef class ConsumerRead(GroupsRead):
         return ConsumerRead if self.claim_idle_ms == NO_CLAIM else (
             ConsumerRead, self.claim_idle_ms)
 
+    @property
+    def consumer_name(self):
+        return self.consumer
+
+    cdef int note_end(self, Context ctx, Group group) except -1:
+        """Let a time to live of the consumer begin now."""
+        cdef Consumer consumer
+        if group.rules is not None and group.rules.consumer_ttl_ms:
+            consumer = group.pending.consumer(self.consumer)
+            if consumer is not None:
+                consumer.seen_ms = ctx.steady_ms
+        return 0
+
     cdef Group group_in(self, Context ctx, bytes key, Stream stream):
         """The group in one of the streams; the errors of a new XREADGROUP also end a wait."""
         cdef Group group = None
@@ -290,7 +303,11 @@ cdef class ConsumerRead(GroupsRead):
         return most
 
     cdef bint has_something(self, Context ctx, Stream stream, Group group, after) except -1:
-        if after is not None or stream.has_newer(EntryId(group.offset_ms, group.offset_seq)):
+        if after is not None:
+            return True
+        if is_paused(group, ctx.steady_ms):
+            return False
+        if stream.has_newer(EntryId(group.offset_ms, group.offset_seq)):
             return True
         if self.is_due_in(ctx, group):
             return True
@@ -385,8 +402,9 @@ cdef class ConsumerRead(GroupsRead):
             ctx.keyspace.redelivered_claimed += claimed
             self.budget.limit -= claimed
         if timeout_ms_of(group):
+            self.budget.places = places_of(group)
             again = deliver_due(ctx, key, stream, group, &terms, self.out, &self.budget)
-            self.budget.limit -= again
+            self.budget.limit = min(self.budget.limit - again, self.budget.places)
         given = deliver_new(ctx, key, stream, group, &terms, self.out, &self.budget)
         if (again or given) and self.keep:
             consumer.active_ms = ctx.steady_ms
@@ -459,7 +477,9 @@ cdef class ConsumerRead(GroupsRead):
             self.out.put_head(c'*', len(ids))
             self.put_later(entries_by_id(stream, ids))
             return True
-        if self.claim_idle_ms != NO_CLAIM or not is_long_delivery(stream, group, limit):
+        self.budget.places = places_of(group)
+        if self.claim_idle_ms != NO_CLAIM or not is_long_delivery(
+                stream, group, min(limit, self.budget.places)):
             return False
         self.set_terms(&terms, group, consumer)
         if timeout_ms_of(group):
@@ -467,11 +487,11 @@ cdef class ConsumerRead(GroupsRead):
             due = deliver_due(ctx, key, stream, group, &terms, again, &self.budget)
         if self.keep:
             consumer.active_ms = ctx.steady_ms
-        if due == limit:
+        if due == limit or self.budget.places == 0:
             self.out.put_head(c'*', due)
             self.out.put(again.take())
             return True
-        entries = make_range(stream, False, limit - due)
+        entries = make_range(stream, False, min(limit - due, self.budget.places))
         deliver_long(ctx, key, stream, group, &terms, entries)
         self.budget.entries -= entries.limit
         self.budget.made += entries.limit
@@ -510,9 +530,7 @@ cdef class ConsumerRead(GroupsRead):
             for (_, key), (_, group) in zip(self.keys, opened):
                 ctx.keyspace.schedule_after(self.db_index, key, group, ctx.steady_ms)
                 # Some claimable or due entries may not have been examined.
-                if not self.will_retry and (self.is_due_in(ctx, group) or (
-                        self.claim_idle_ms != NO_CLAIM and is_idle(
-                            group.pending.records, ctx.steady_ms, self.claim_idle_ms))):
+                if self.budget.is_cut and not self.will_retry:
                     ctx.keyspace.timer_requests.append(
                         (ctx.steady_ms + 1, self.db_index, key, self.group))
         return reply

@@ -140,6 +140,16 @@ cdef class KeyQueue:
             for waiter in queue.waiters:
                 waiter.read.join(stream, group)
 
+    def consumers_of(self, bytes name not None) -> set:
+        """The names of the consumers that wait on the group with this name."""
+        cdef GroupQueue queue = None if self.groups is None else self.groups.get(name)
+        cdef Waiter waiter
+        names = set()
+        if queue is not None:
+            for waiter in queue.waiters:
+                names.add(getattr(waiter.read, "consumer_name", None))
+        return names
+
 
 cdef class WaitQueues:
     """All blocked clients of a server; `timed_count` of them have a timeout. `on_end`, unless it is

@@ -347,6 +347,11 @@ GROUP_FAMILIES = (
     Family("millstream_group_entries_missed_total", COUNTER,
            "Entries that were trimmed before a group read them"),
     Family("millstream_group_blocked_readers", GAUGE, "Clients that wait for entries of a group"),
+    Family("millstream_group_in_flight", GAUGE,
+           "Entries that readers of a group with rules hold"),
+    Family("millstream_group_waiting", GAUGE,
+           "Entries of a group with rules that were given back and come again after a delay"),
+    Family("millstream_group_paused", GAUGE, "1 while a group with rules is paused, else 0"),
 )  # fmt: skip
 
 CONSUMER_FAMILIES = (

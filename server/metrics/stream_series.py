@@ -178,6 +178,8 @@ class StreamSeries:
                 counts.groups -= 1
                 who = f'{{{named},group="{label(group.name)}"}}'
                 write(who, group_figures(group, stream, ends), now_ms, steady_ms)
+                if group.rules is not None:
+                    _write_rules(lines, who, group, steady_ms)
                 shown.append((who[:-1], group))
             for named_group, group in shown if shows_consumers else []:
                 yield from _consumers(lines, named_group, group, steady_ms, counts)
@@ -287,6 +289,17 @@ def _group_writer(lines: Lines, waiting: WaitingSince) -> Callable[[str, Figures
             lag(f"redis_stream_group_lag{who} {unread}\n")
 
     return write
+
+
+def _write_rules(lines: Lines, who: str, group: Group, steady_ms: int) -> None:
+    """The samples of a group with rules."""
+    assert group.rules is not None
+    for name, value in (
+        ("millstream_group_in_flight", group.in_flight),
+        ("millstream_group_waiting", group.pending.waiting_count),
+        ("millstream_group_paused", int(group.rules.paused_until_ms > steady_ms)),
+    ):
+        lines[name].append(f"{name}{who} {value}\n")
 
 
 def _consumers(

@@ -8,7 +8,7 @@ automatically for a small directory, otherwise on request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +21,19 @@ from millstream.storage.files.disk import Disk, size_of
 from millstream.storage.files.manifest import Manifest, load_manifest, read_manifest
 from millstream.storage.files.snapshot_format import KeyRecord
 from millstream.storage.files.snapshot_reader import SnapshotReader
+from millstream.storage.groups.group import copied_rules
 from millstream.storage.reservations.held import handed_out_id
 from millstream.storage.streams.stream import RetentionPolicy, Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
 
 LOADED_AT_ONCE_BYTES = 64 << 20
 _PENDING_BYTES = 36
+# The rules of a group that are numbers, and their words in TGROUP.
+_RULE_WORDS = {
+    "timeout_ms": "TIMEOUT",
+    "max_in_flight": "MAXINFLIGHT",
+    "consumer_ttl_ms": "CONSUMERTTL",
+}
 _TRIES = 5
 
 
@@ -174,9 +181,9 @@ def _row_of_record(record: KeyRecord, meta: dict[str, Any]) -> Row:
         _policy_words(RetentionPolicy.load(meta["policy"]) if "policy" in meta else None),
         _ordering_of_meta(meta),
         {
-            group["name"]: _rules_words(**group["rules"])
+            group["name"]: words
             for group in meta["groups"]
-            if group.get("rules", {}).get("timeout_ms")
+            if (words := _rules_words(group.get("rules", {})))
         },
     )
 
@@ -223,18 +230,23 @@ def _row_of_stream(db: int, key: bytes, stream: Stream) -> Row:
         _policy_words(stream.policy),
         _ordering(stream),
         {
-            name: _rules_words(group.timeout_ms, group.backoff_ms)
+            name: words
             for name, group in stream.groups.items()
-            if group.timeout_ms
+            if (words := _rules_words(copied_rules(group)))
         },
     )
 
 
-def _rules_words(timeout_ms: int, backoff_ms: Sequence[int]) -> str:
-    """The rules of a group in the words of TGROUP."""
-    words: list[object] = ["TIMEOUT", timeout_ms]
-    if backoff_ms:
-        words += ["BACKOFF", len(backoff_ms), *backoff_ms]
+def _rules_words(rules: dict[str, Any]) -> str:
+    """The rules of a group, as a snapshot has them, in the words of TGROUP."""
+    words: list[object] = []
+    for rule, word in _RULE_WORDS.items():
+        if rules.get(rule):
+            words += [word, rules[rule]]
+    if rules.get("backoff_ms"):
+        words += ["BACKOFF", len(rules["backoff_ms"]), *rules["backoff_ms"]]
+    if rules.get("paused_until_ms"):
+        words.append("PAUSE")
     return " ".join(map(str, words))
 
 

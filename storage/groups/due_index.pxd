@@ -38,5 +38,5 @@ cdef bint is_due(Pendings* pendings, uint64_t now_ms, bint with_zero) noexcept
 cdef bint has_expired(Pendings* pendings, uint64_t now_ms) noexcept
 cdef bint is_idle(Pendings* pendings, uint64_t now_ms, uint64_t min_idle_ms) noexcept
 cdef list earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t limit,
-                   DeliveryOrder order)
+                   DeliveryOrder order, bint with_waiting)
 cdef bint is_before(const Chunk* a, const Chunk* b, int kind) noexcept

@@ -421,8 +421,9 @@ cdef bint is_idle(Pendings* pendings, uint64_t now_ms, uint64_t min_idle_ms) noe
 
 
 cdef list earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t limit,
-                   DeliveryOrder order):
-    """Up to `limit` IDs (ms, seq) whose time is at most until_ms, the earliest first.
+                   DeliveryOrder order, bint with_waiting):
+    """Up to `limit` IDs (ms, seq) whose time is at most until_ms, the earliest first. Entries that wait
+    are left out unless `with_waiting`.
 
     A chunk is opened once, when its bound is before everything found so far. It is removed from
     the heap until the end, and then has exact bounds.
@@ -446,7 +447,8 @@ cdef list earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t lim
                 for i in range(chunk.used):
                     moment = moment_of(pendings, &chunk.items[i], kind)
                     lowest = min(lowest, moment)
-                    if moment > until_ms:
+                    if moment > until_ms or (
+                            chunk.items[i].waiting and not with_waiting):
                         continue
                     if in_order:
                         number = order.number(&chunk.items[i])

@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint64_t
 cimport cython
 
 from millstream.storage.groups.pending cimport saturating_add
@@ -11,9 +11,21 @@ cdef class GroupRules:
     cdef readonly uint64_t ttl_ms
     cdef readonly uint64_t last_used_ms
     # A delivery that is not acknowledged within this time has failed; 0: none fails.
-    cdef readonly uint64_t timeout_ms
+    cdef public uint64_t timeout_ms
     # The delays after the first failure, the second, and so on; None: no delay.
-    cdef readonly tuple backoff_ms
+    cdef public tuple backoff_ms
+    # The most entries that readers hold; 0: no limit.
+    cdef public uint64_t max_in_flight
+    # Consumers that hold nothing are removed after this time; 0: never.
+    cdef public uint64_t consumer_ttl_ms
+    # When they are looked at next.
+    cdef public uint64_t consumer_check_ms
+    # The number of the consumer at which the look continues.
+    cdef public uint64_t consumer_looked
+    # Nothing is delivered before this time; UNTIL_RESUMED: until the group is resumed.
+    cdef public uint64_t paused_until_ms
+    # A Picking if the group has a filter or an order, else None.
+    cdef public object picking
 
 
 # Without methods in C, so without a pointer to a table of them: there may be millions of groups.
@@ -48,6 +60,31 @@ cdef inline uint64_t timeout_ms_of(Group group) noexcept:
     return 0 if group.rules is None else group.rules.timeout_ms
 
 
+# True during a pause.
+cdef inline bint is_paused(Group group, uint64_t now_ms) noexcept:
+    return group.rules is not None and now_ms < group.rules.paused_until_ms
+
+
+# The number of entries that readers hold, also those whose deadline is over.
+cdef inline uint64_t in_flight_of(Group group) noexcept:
+    return group.pending.records.count - group.pending.records.waiting
+
+
+# The number of entries that reads may bring to readers in addition.
+cdef inline uint64_t places_of(Group group) noexcept:
+    cdef uint64_t held
+    if group.rules is None or group.rules.max_in_flight == 0:
+        return NEVER
+    held = in_flight_of(group)
+    return group.rules.max_in_flight - held if held < group.rules.max_in_flight else 0
+
+
+# True if the end of a pending entry may bring others to readers.
+cdef inline bint is_limited(Group group) noexcept:
+    return group.rules is not None and (
+        group.rules.max_in_flight > 0 or group.rules.picking is not None)
+
+
 # True if blocked clients of the group accept entries that are due.
 cdef inline bint waits_for_due(Group group) noexcept:
     return group.pending.retry_waiters or (
@@ -55,5 +92,6 @@ cdef inline bint waits_for_due(Group group) noexcept:
 
 
 cdef dict delivery_rules(Group group)
+cdef bint has_delivery_rules(Group group) noexcept
 cdef uint64_t delay_after(Group group, int64_t deliveries) except? 0
 cdef uint64_t size_bytes_of(Group group) noexcept

@@ -1,10 +1,21 @@
+from typing import Any
+
 from millstream.storage.groups.pending_list import PendingList
+
+UNTIL_RESUMED: int
+LATER_RULES: tuple[str, ...]
 
 class GroupRules:
     ttl_ms: int
     last_used_ms: int
     timeout_ms: int
     backoff_ms: tuple[int, ...] | None
+    max_in_flight: int
+    consumer_ttl_ms: int
+    consumer_check_ms: int
+    consumer_looked: int
+    paused_until_ms: int
+    picking: Any
 
 class Group:
     name: bytes
@@ -21,12 +32,16 @@ class Group:
     @property
     def ttl_ms(self) -> int: ...
     def set_ttl(self, ttl_ms: int, now_ms: int) -> None: ...
-    def set_delivery_rules(self, timeout_ms: int, backoff_ms: tuple[int, ...]) -> None: ...
+    def set_rules(self, **rules: Any) -> None: ...
     def own_rules(self) -> GroupRules: ...
     @property
     def timeout_ms(self) -> int: ...
     @property
     def backoff_ms(self) -> tuple[int, ...]: ...
+    @property
+    def in_flight(self) -> int: ...
     def restart_ttl(self, now_ms: int) -> None: ...
     @property
     def memory_bytes(self) -> int: ...
+
+def copied_rules(group: Group) -> dict[str, Any]: ...

@@ -9,7 +9,7 @@ A stream may have very many groups, and most of them are small. A group therefor
 content of its parts when it is first needed: rules, chunks, consumers, retry pairs.
 """
 
-from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
 cimport cython
 
 from millstream.storage.groups.consumers cimport known_name
@@ -22,12 +22,18 @@ cdef enum:
     # of a consumer with its name and items, and of the objects for the first consumer. And the
     # number of sampled chunks.
     GROUP_BYTES = 200
-    RULES_BYTES = 48
+    RULES_BYTES = 96
     DELAY_BYTES = 40
     CONSUMER_BYTES = 170
     DETAILS_BYTES = 200
     TABLE_BYTES = 56  # of a chunk, in the table of chunks
     SAMPLED_CHUNKS = 64
+
+
+# The end of a pause without an end; of a pause, it is the most that a journal has.
+UNTIL_RESUMED = INT64_MAX
+# Rules that a snapshot has only if they are set. Each is a number.
+LATER_RULES = ("max_in_flight", "consumer_ttl_ms", "paused_until_ms")
 
 
 @cython.no_gc
@@ -63,22 +69,25 @@ cdef class Group:
 
     def set_ttl(self, uint64_t ttl_ms, uint64_t now_ms) -> None:
         """Set the time to live, which begins now; 0: none."""
-        if ttl_ms or timeout_ms_of(self):
+        if ttl_ms or self.rules is not None:
             self.own_rules()
             self.rules.ttl_ms = ttl_ms
             self.rules.last_used_ms = now_ms
-        else:
-            self.rules = None
+            self.drop_empty_rules()
 
-    def set_delivery_rules(self, uint64_t timeout_ms, tuple backoff_ms not None) -> None:
-        """Set the timeout of later deliveries and the delays after failures. Without a timeout there
-        are no other rules of delivery."""
-        if timeout_ms == 0 and ttl_ms_of(self) == 0:
+    def set_rules(self, **rules) -> None:
+        """Set some rules by their names in GroupRules; the others stay."""
+        cdef GroupRules own = self.own_rules()
+        for name, value in rules.items():
+            setattr(own, name, value or None if name == "backoff_ms" else value)
+        if "consumer_ttl_ms" in rules:
+            own.consumer_check_ms = own.consumer_looked = 0
+        self.drop_empty_rules()
+
+    def drop_empty_rules(self) -> None:
+        """Forget the rules if none is set."""
+        if self.rules.ttl_ms == 0 and not has_delivery_rules(self):
             self.rules = None
-            return
-        self.own_rules()
-        self.rules.timeout_ms = timeout_ms
-        self.rules.backoff_ms = backoff_ms or None
 
     def own_rules(self) -> GroupRules:
         """The rules of the group, which has some from now on."""
@@ -96,6 +105,11 @@ cdef class Group:
         """The delays after the first failure, the second, and so on."""
         return () if self.rules is None or self.rules.backoff_ms is None else self.rules.backoff_ms
 
+    @property
+    def in_flight(self) -> int:
+        """The number of entries that readers hold."""
+        return in_flight_of(self)
+
     def restart_ttl(self, uint64_t now_ms) -> None:
         """Restart the time to live, if the group has one."""
         if self.rules is not None:
@@ -106,12 +120,33 @@ cdef class Group:
         return size_bytes_of(self)
 
 
+cdef bint has_delivery_rules(Group group) noexcept:
+    """True if the group has rules other than a time to live."""
+    cdef GroupRules rules = group.rules
+    return rules is not None and (
+        rules.timeout_ms > 0 or rules.backoff_ms is not None or rules.max_in_flight > 0
+        or rules.consumer_ttl_ms > 0 or rules.paused_until_ms > 0 or rules.picking is not None)
+
+
 cdef dict delivery_rules(Group group):
     """The rules of delivery for a snapshot; None if the group has none and none of its entries
     waits."""
-    if timeout_ms_of(group) == 0 and group.pending.records.waiting == 0:
+    cdef dict found
+    if not has_delivery_rules(group) and group.pending.records.waiting == 0:
         return None
-    return {"timeout_ms": group.timeout_ms, "backoff_ms": list(group.backoff_ms)}
+    found = {"timeout_ms": group.timeout_ms, "backoff_ms": list(group.backoff_ms)}
+    if group.rules is not None:
+        for name in LATER_RULES:
+            value = getattr(group.rules, name)
+            if value:
+                found[name] = value
+    return found
+
+
+def copied_rules(Group group not None) -> dict:
+    """The rules of delivery by their names in GroupRules, for another group."""
+    rules = delivery_rules(group) or {}
+    return {**rules, "backoff_ms": group.backoff_ms} if rules else {}
 
 
 cdef uint64_t delay_after(Group group, int64_t deliveries) except? 0:

@@ -15,6 +15,8 @@ from millstream.storage.groups.pending_chunks cimport (
 )
 from millstream.storage.groups.retry_pairs cimport checked_pairs, copy_pairs, load_pairs, retry_pairs
 
+from millstream.storage.groups.group import LATER_RULES, copied_rules
+
 PENDING_SIZE = sizeof(Pending)
 
 cdef enum:
@@ -102,10 +104,11 @@ cdef Group load_consumers(dict meta, uint64_t now_ms):
 cdef int load_rules(Group group, rules) except -1:
     """Restore the rules of delivery of a dump."""
     cdef tuple delays_ms = tuple(rules["backoff_ms"])
-    numbers = (rules["timeout_ms"], *delays_ms)
+    later = {name: rules[name] for name in LATER_RULES if name in rules}
+    numbers = (rules["timeout_ms"], *delays_ms, *later.values())
     if not all([isinstance(number, int) and 0 <= number <= INT64_MAX for number in numbers]):
         raise ValueError(f"the rules of group {group.name!r} are malformed")
-    group.set_delivery_rules(numbers[0], delays_ms)
+    group.set_rules(timeout_ms=numbers[0], backoff_ms=delays_ms, **later)
     return 0
 
 
@@ -174,7 +177,7 @@ cdef Group copy_group(Group group, uint64_t now_ms):
     made.entries_read = group.entries_read
     made.missed = group.missed
     made.set_ttl(ttl_ms_of(group), now_ms)
-    made.set_delivery_rules(group.timeout_ms, group.backoff_ms)
+    made.set_rules(**copied_rules(group))
     for one in group.pending.members():
         if one is not None:
             # Keep the numbers, because records refer to consumers by number.

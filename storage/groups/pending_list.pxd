@@ -37,7 +37,7 @@ cdef class PendingList(Members):
     cdef int mark_gone(self, uint64_t ms, uint64_t seq) except -1
     cdef int forget_gone(self) except -1
     cdef uint64_t claim_bound(self) noexcept
-    cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero)
+    cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero, bint with_waiting=*)
     cdef list idle_ids(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit)
     cdef tuple row(self, const Pending* record)
     cdef SharedPending share_pending(self)

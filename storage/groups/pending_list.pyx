@@ -340,14 +340,16 @@ cdef class PendingList(Members):
         cdef uint64_t idle_ms = self.claim_idle()
         return NEVER if idle_ms == NEVER else saturating_add(bound_of(self.records, IDLE), idle_ms)
 
-    cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero):
+    cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero, bint with_waiting=True):
         """Up to `limit` IDs (ms, seq) due now, earliest due first, then by ID."""
-        return earliest(self.records, RETRY if with_zero else WAKE, now_ms, limit, self.order())
+        return earliest(self.records, RETRY if with_zero else WAKE, now_ms, limit, self.order(),
+                        with_waiting)
 
     cdef list idle_ids(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit):
         """Up to `limit` IDs (ms, seq) that are idle for at least min_idle_ms, longest idle first,
         then in the order of their deliveries (`DeliveryOrder`)."""
-        return [] if now_ms < min_idle_ms else earliest(self.records, IDLE, now_ms - min_idle_ms, limit, self.order())
+        return [] if now_ms < min_idle_ms else earliest(
+            self.records, IDLE, now_ms - min_idle_ms, limit, self.order(), True)
 
     # ------------------------------------------------------------ for Python and copies
 

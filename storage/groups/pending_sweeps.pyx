@@ -1,7 +1,8 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Removes many pending entries of a group in one pass: those of a consumer, and expired ones."""
+"""Removes many pending entries of a group in one pass: those of a consumer, and expired ones. Finds
+consumers that own none."""
 
-from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
 
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport (
@@ -32,6 +33,27 @@ def delete_consumer(Group group not None, bytes name not None) -> int:
         close_gaps(pending.records)
     pending.remove_member(gone)
     return dropped
+
+
+def idle_consumers(Group group not None, int64_t seen_before_ms, Py_ssize_t first, Py_ssize_t looks) -> tuple:
+    """The names of consumers that own nothing and were last seen at seen_before_ms or earlier; the
+    number at which a next look begins, 0 at the end; and when the others were seen, at least. The look
+    begins at the number `first`."""
+    cdef list members = group.pending.members()
+    cdef Py_ssize_t end = min(first + looks, <Py_ssize_t>len(members))
+    cdef int64_t oldest_ms = INT64_MAX
+    cdef list found = []
+    cdef Consumer one
+    cdef Py_ssize_t i
+    for i in range(first, end):
+        one = members[i]
+        if one is None:
+            continue
+        if one.pending == 0 and one.seen_ms <= seen_before_ms:
+            found.append(one.name)
+        else:
+            oldest_ms = min(oldest_ms, one.seen_ms)
+    return found, end if end < len(members) else 0, oldest_ms
 
 
 cdef uint32_t sweep_chunk(PendingList pending, uint32_t place, uint32_t consumer, uint64_t now_ms,

@@ -8,12 +8,12 @@ that is not captured yet (storage/capture/capture).
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from millstream.encoding cimport Slice
 from millstream.storage.groups.due_index cimport bound_of
-from millstream.storage.groups.group cimport Group, waits_for_due
+from millstream.storage.groups.group cimport Group, GroupRules, waits_for_due
 from millstream.storage.groups.pending cimport EXPIRE, WAKE, saturating_add
 from millstream.storage.streams.retention cimport age_trim_ms
 from millstream.storage.streams.stream cimport Stream
@@ -210,6 +210,20 @@ cdef class DatabaseCore:
         return 0
 
 
+cdef uint64_t rules_moment(Group group, uint64_t now_ms) noexcept:
+    """The next time at which the rules of a group may change something: the end of its time to live, the
+    end of a pause in which clients wait, a look at its consumers."""
+    cdef GroupRules rules = group.rules
+    cdef uint64_t moment = NEVER
+    if rules.ttl_ms and not group.pending.blocked_clients:
+        moment = saturating_add(rules.last_used_ms, rules.ttl_ms)
+    if group.pending.blocked_clients and now_ms < rules.paused_until_ms:
+        moment = min(moment, rules.paused_until_ms)
+    if rules.consumer_ttl_ms:
+        moment = min(moment, rules.consumer_check_ms)
+    return moment
+
+
 cdef class KeyspaceCore:
     """All databases and their common state; `keyspace.Keyspace` explains the attributes."""
 
@@ -294,8 +308,8 @@ cdef class KeyspaceCore:
             moment = wake
         if past_ms < claim < moment:
             moment = claim
-        if timed.rules is not None and timed.rules.ttl_ms and not timed.pending.blocked_clients:
-            moment = min(moment, saturating_add(timed.rules.last_used_ms, timed.rules.ttl_ms))
+        if timed.rules is not None:
+            moment = min(moment, rules_moment(timed, self.steady_ms))
         if moment < timed.scheduled_ms:
             timed.scheduled_ms = moment
             self.timer_requests.append((moment, db_index, key, timed.name))

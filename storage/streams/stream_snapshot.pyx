@@ -3,7 +3,7 @@
 
 from libc.stdint cimport uint64_t
 
-from millstream.storage.groups.group cimport Group, timeout_ms_of
+from millstream.storage.groups.group cimport Group, has_delivery_rules as group_has_rules
 from millstream.storage.groups.group_snapshot cimport copy_group, dump_group, load_group
 from millstream.storage.groups.shared_groups cimport shared_groups
 from millstream.storage.log.log_loading cimport load_blocks
@@ -56,7 +56,7 @@ def has_delivery_rules(Stream stream not None) -> bool:
     cannot be read by versions of millstream without them."""
     cdef Group group
     for group in all_groups(stream.group_set):
-        if timeout_ms_of(group) or group.pending.records.waiting:
+        if group_has_rules(group) or group.pending.records.waiting:
             return True
     return False
 

@@ -100,6 +100,8 @@ class Group:
     deliveries: int = 0  # since the first one that was not new
     timeout_ms: int = 0  # 0: not managed
     backoff_ms: tuple[int, ...] = ()
+    max_in_flight: int = 0  # 0: no limit
+    paused_until_ms: int = 0
 
     def note(self, record: Pending, again: bool = True) -> None:
         """Record a delivery as the latest one."""
@@ -185,6 +187,7 @@ class Group:
         return Group(
             self.offset, self.gap_floor, self.ttl_ms, self.last_used_ms, self.entries_read,
             self.missed, dict(self.consumers), pending, 0, self.timeout_ms, self.backoff_ms,
+            self.max_in_flight, self.paused_until_ms,
         )  # fmt: skip
 
 

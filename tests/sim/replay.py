@@ -13,6 +13,12 @@ from collections.abc import Iterator
 from tests.sim.data import COUNT_MAX, Data, EntryId, Group, Pending, Stream
 
 COUNTER = b"count"  # keys with this prefix count transactions
+RULES = {
+    b"TIMEOUT": "timeout_ms",
+    b"BACKOFF": "backoff_ms",
+    b"MAXINFLIGHT": "max_in_flight",
+    b"PAUSED": "paused_until_ms",
+}
 HALVES = b"<", b">"  # two keys with these prefixes and the same rest are a pair
 
 
@@ -325,16 +331,16 @@ class Replay:
                 record.deliveries = int(deliveries)
             record.owner, record.last_ms, record.waiting = b"", 0, False
 
-    def _apply_grouprules(
-        self, key: bytes, name: bytes, first: bytes, timeout_ms: bytes, second: bytes,
-        number: bytes, *delays_ms: bytes,
-    ) -> None:  # fmt: skip
-        group = self._found_group(key, name)
-        demand((first, second) == (b"TIMEOUT", b"BACKOFF"), f"rules {first!r} and {second!r}")
-        demand(int(number) == len(delays_ms), f"{number!r} delays: {delays_ms!r}")
-        rules = int(timeout_ms), tuple(map(int, delays_ms))
-        demand(rules != (group.timeout_ms, group.backoff_ms), f"{name!r} has {rules} already")
-        group.timeout_ms, group.backoff_ms = rules
+    def _apply_grouprules(self, key: bytes, name: bytes, *words: bytes) -> None:
+        group, rest = self._found_group(key, name), list(words)
+        demand(rest, f"no rules of {name!r}")
+        while rest:
+            rule, value = RULES[rest.pop(0)], int(rest.pop(0))
+            rules: object = value
+            if rule == "backoff_ms":
+                rules, rest = tuple(map(int, rest[:value])), rest[value:]
+            demand(getattr(group, rule) != rules, f"{name!r} has {rule} {rules} already")
+            setattr(group, rule, rules)
 
     def _apply_take(
         self, key: bytes, name: bytes, owner: bytes, ms: bytes, retry_ms: bytes, expire_ms: bytes,

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import pytest
 from tests.support.fakedisk import FakeDisk
 from tests.support.in_process import InProcessClient, InProcessServer
-from tests.support.resp import Error, Map, Null, Reply, Simple, encode_command
+from tests.support.managed import check_effects, entry, facts, pending, read
+from tests.support.resp import Error, Map, Null, Simple, encode_command
 from tests.support.small_data import CREATED_MS, ID, write_base
 from tests.support.storage_access import check_group, rounded_span
 
 from millstream.server.repair.inspecting import inspect_directory
 from millstream.storage.files.manifest import Manifest, store_manifest
 from millstream.storage.files.snapshot_reader import SnapshotReader
-from millstream.storage.groups.group import Group
 from millstream.storage.groups.group_snapshot import dump_group, load_group
 from millstream.storage.streams.stream_snapshot import has_delivery_rules
 
@@ -26,26 +26,13 @@ DAY_MS = 86_400_000
 NOT_MANAGED = Error("ERR the group has no TIMEOUT: set one with TGROUP")
 NO_GROUP = Error("NOGROUP No such key 's' or consumer group 'g'")
 SYNTAX = Error("ERR syntax error")
+NEEDS_TIMEOUT = "ERR BACKOFF, MAXDELIVER, DEADLETTER, MAXINFLIGHT and ORDER need a TIMEOUT"
 
 
 @pytest.fixture(autouse=True)
 def _is_replayed(in_process: InProcessServer) -> Iterator[None]:
     yield
-    replayed = in_process.replayed()
-    for key in in_process.keyspace.databases[0].keys():  # noqa: SIM118
-        groups = in_process.stream(key).groups
-        again = replayed.databases[0].stream(key)
-        assert again is not None
-        for name, group in groups.items():
-            check_group(group)
-            assert shown(again.groups[name]) == shown(group)
-            assert shown(load_group(dump_group(group), 0)) == shown(group)
-
-
-def shown(group: Group) -> list[object]:
-    waiting = [row[:2] for row in group.pending.rows() if group.pending.is_waiting(*row[:2])]
-    rules = group.timeout_ms, group.backoff_ms, group.ttl_ms, group.offset_ms, group.entries_read
-    return [rules, sorted(group.pending.consumers), group.pending.rows(), waiting]
+    check_effects(in_process)
 
 
 @pytest.fixture
@@ -55,27 +42,6 @@ def s(in_process: InProcessServer, player: InProcessClient) -> InProcessClient:
         player.call(f"XADD s {number}-1 n {number}")
     assert player.call("TGROUP s g START 0 TIMEOUT 100") == OK
     return player
-
-
-def entry(number: int) -> list[Reply]:
-    return [b"%d-1" % number, [b"n", b"%d" % number]]
-
-
-def read(*numbers: int) -> list[Reply]:
-    return [[b"s", [entry(number) for number in numbers]]]
-
-
-def pending(player: InProcessClient) -> list[tuple[object, ...]]:
-    """(number, consumer, idle time, deliveries) of all pending entries."""
-    reply = player.call("XPENDING s g - + 1000")
-    assert isinstance(reply, list)
-    return [(int(row[0].partition(b"-")[0]), *row[1:]) for row in reply]  # type: ignore[union-attr, index, misc]
-
-
-def facts(player: InProcessClient, name: str = "g") -> dict[Reply, Reply]:
-    reply = player.call(f"TINFO s GROUP {name}")
-    assert isinstance(reply, list)
-    return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 # TGROUP and TINFO
@@ -107,7 +73,7 @@ def test_rules_that_are_not_given_stay(s: InProcessClient) -> None:
     assert s.call("TGROUP s g BACKOFF 2 1 10 TTL 5000") == OK
     assert s.call("TGROUP s g TIMEOUT 300 TIMEOUT 200") == OK
     expected = {b"timeout": 200, b"backoff": [1, 10], b"ttl": 5000}
-    assert facts(s) == {**expected, b"in-flight": 0, b"waiting": 0}
+    assert facts(s) == {**facts(s), **expected, b"in-flight": 0, b"waiting": 0}
     assert s.call("TGROUP s g BACKOFF 0") == OK
     assert facts(s)[b"backoff"] == []
     assert s.call("TGROUP s g TIMEOUT 0") == OK
@@ -143,8 +109,14 @@ def test_tinfo_counts_entries_in_flight_and_waiting(s: InProcessClient) -> None:
         ("TGROUP s g TTL x", "ERR value is not an integer or out of range"),
         ("TGROUP s g START x", "ERR Invalid stream ID specified as stream command argument"),
         ("TGROUP s g START >", "ERR Invalid stream ID specified as stream command argument"),
-        ("TGROUP s g TIMEOUT 0 BACKOFF 1 5", "ERR BACKOFF needs a TIMEOUT"),
-        ("TGROUP s new START 0 BACKOFF 1 5", "ERR BACKOFF needs a TIMEOUT"),
+        (
+            "TGROUP s g TIMEOUT 0 BACKOFF 1 5",
+            "ERR BACKOFF, MAXDELIVER, DEADLETTER, MAXINFLIGHT and ORDER need a TIMEOUT",
+        ),
+        (
+            "TGROUP s new START 0 BACKOFF 1 5",
+            "ERR BACKOFF, MAXDELIVER, DEADLETTER, MAXINFLIGHT and ORDER need a TIMEOUT",
+        ),
         (
             "TGROUP str g START 0",
             "WRONGTYPE Operation against a key holding the wrong kind of value",
