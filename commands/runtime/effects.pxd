@@ -47,9 +47,7 @@ cdef class Effects:
     cdef int db
     cdef readonly int64_t room
     cdef public object make_room
-    # Whether all effects are recorded as RESP; whether that which is begun is.
-    cdef bint all_resp
-    cdef bint resp
+    cdef bint resp  # whether the effect that is begun is RESP
     # The last ID's milliseconds as a varint: neighbouring entries mostly have the same.
     cdef uint64_t id_ms
     cdef int id_size

@@ -9,7 +9,7 @@ database; each frame starts at database 0.
 
 This module has the two forms of effects: with a code for the name, and IDs and numbers as varints;
 or a RESP array of bulk strings. The second is the form of effects without a code, and of all
-effects in a journal of an earlier version. An effect is recorded and applied in the same module:
+effects that earlier versions recorded. An effect is recorded and applied in the same module:
 those on entries, groups and consumers in `stream_effects`, any other in the module of its command.
 """
 
@@ -20,7 +20,6 @@ from millstream.encoding cimport Output, Slice, format_u64
 from millstream.storage.blocks.layout cimport read_varint, write_varint
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 
-from millstream.encoding import encode_request
 from millstream.errors import CommandError
 from millstream.memory_reserve import RESERVE
 from millstream.storage.files.frame_times import FRAME_EXTRA_BYTES
@@ -165,15 +164,9 @@ cdef class Effects:
         """Forget the known room, because the next frame may go to another journal."""
         self.room = 0
 
-    def use_resp(self, bint wanted) -> None:
-        """Record all effects as RESP from now on, because the journal is of an earlier version."""
-        self.all_resp = wanted
-
     cdef int begin(self, int db, int code, Py_ssize_t words) except -1:
         """Begin an effect that has this code, and this number of words after its name."""
         cdef uint8_t* at
-        if self.all_resp:
-            return self.begin_named(db, NAMES[code], words)
         self.begun += 1
         self.resp = False
         if db >= 0 and db != self.db:
@@ -188,7 +181,7 @@ cdef class Effects:
         """Begin an effect as RESP."""
         self.begun += 1
         if db >= 0 and db != self.db:
-            self.resp = self.all_resp
+            self.resp = False
             self.select(db)
         self.resp = True
         self.out.put_head(c'*', 1 + words)
@@ -196,10 +189,7 @@ cdef class Effects:
 
     cdef int select(self, int db) except -1:
         """SELECT database."""
-        if self.resp:
-            self.out.put_raw(b"*2\r\n$6\r\nSELECT\r\n", 16)
-        else:
-            self.out.put_raw(b"\x03\x01", 2)
+        self.out.put_raw(b"\x03\x01", 2)
         self.put_number(<uint64_t>db)
         self.db = db
         return 0
@@ -527,21 +517,6 @@ def split_effects(bytes payload not None) -> list:
     except (ValueError, IndexError) as error:
         raise EffectError(here - start, str(error)) from error
     return found
-
-
-def as_resp(bytes payload not None) -> bytes:
-    """A frame with all effects as RESP, for a journal of an earlier version."""
-    cdef EffectArgs args = EffectArgs()
-    cdef const char* at = payload
-    cdef const char* end = at + len(payload)
-    cdef list parts = []
-    cdef bint changed = False
-    while at < end:
-        changed = changed or at[0] != c'*'
-        at = args.read(at, end)
-        args.unpack()
-        parts.append(args.all())
-    return b"".join(map(encode_request, parts)) if changed else payload
 
 
 cdef int wake_readers(Keyspace keyspace, int db, Args args) except -1:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from millstream.commands.runtime.effects import as_resp, changes_only_groups
+from millstream.commands.runtime.effects import changes_only_groups
 from millstream.errors import CommandError
 from millstream.server.durability.data_files import in_words, misconf
 from millstream.server.durability.directory_loader import FRAME_BYTES, Loader
@@ -121,10 +121,9 @@ class Commits(FrameNumbers):
 
     `attached`: whether a start would find data written to the journal now. `frame_bytes` is the
     size of all frames so far: their payloads, and FRAME_BYTES for each. `bytes_before_line` is the
-    same at the beginning of the newest line of history; -1: unknown. `only_resp`: the journal is of
-    an earlier version, in which all effects are RESP; `use_resp(only_resp)` is called when that may
-    have changed. `first_effect(seq, only_resp)`, unless it is None, returns an effect of at most
-    FIRST_EFFECT_MAX bytes for the beginning of the next frame; it is called once.
+    same at the beginning of the newest line of history; -1: unknown. `first_effect(seq)`,
+    unless it is None, returns an effect of at most FIRST_EFFECT_MAX bytes for the beginning of the
+    next frame; it is called once.
     `note_slow_sync(milliseconds)` is called for a sync under `appendfsync always` that took at
     least `slow_sync_ns`.
     """
@@ -137,15 +136,13 @@ class Commits(FrameNumbers):
         self.frame_bytes = 0
         self.bytes_before_line = -1
         self.attached = False
-        self.only_resp = False
-        self.use_resp: Callable[[bool], object] = lambda wanted: None
         # Whether frames that change only groups need not be synced before their replies.
         self.frees_groups = config.appendfsync_groups == "everysec"
         self.sync_times = Histogram()
         self.slow_sync_ns = NEVER_NS
         self.note_slow_sync: Callable[[int], object] = lambda milliseconds: None
         self._leaves_space = False
-        self.first_effect: Callable[[int, bool], bytes] | None = None
+        self.first_effect: Callable[[int], bytes] | None = None
         self.journal: Journal | None = None
         self.older_bytes = 0  # in the journals before the current one
         unheard = Unheard()
@@ -200,21 +197,21 @@ class Commits(FrameNumbers):
             now_s = self._clock() // 1000
             if now_s != self._timed_s:
                 self._timed_s = now_s
-                payload = encode_time(now_s, only_resp=self.only_resp) + payload
+                payload = encode_time(now_s) + payload
         return self._record(payload, must_sync)
 
     def commit_received(self, payload: bytes) -> int:
         """Record a frame of the primary, with the same effects. It is always synced before this
         server says that it has it, because replies of the primary may wait for that."""
         self._timed_s = -1
-        return self._record(as_resp(payload) if self.only_resp else payload)
+        return self._record(payload)
 
     def _record(self, payload: bytes | None, must_sync: bool = True) -> int:
         seq = self.last_seq = self.last_seq + 1
         journal = self.journal
         if payload is not None:
             if self.first_effect is not None:
-                payload = self.first_effect(seq, self.only_resp) + payload
+                payload = self.first_effect(seq) + payload
                 must_sync = True
                 self.line_begins()
                 self.first_effect = None
@@ -347,12 +344,6 @@ class Commits(FrameNumbers):
             self.journal.rotate(opened)
         else:
             self.journal = self._new_journal(opened)
-        self._use_form_of(opened)
-
-    def _use_form_of(self, opened: JournalFile | None) -> None:
-        """Record effects as this journal needs them. The effects so far are committed."""
-        self.only_resp = opened is not None and opened.format.only_resp
-        self.use_resp(self.only_resp)
 
     def _new_journal(self, opened: JournalFile) -> Journal:
         journal = Journal(
@@ -400,7 +391,6 @@ class Commits(FrameNumbers):
         self.last_seq = self.durable_seq = seq
         self.older_bytes = older_bytes
         self.attached = opened is not None
-        self._use_form_of(opened)
         if opened is not None:
             self.journal = self._new_journal(opened)
 

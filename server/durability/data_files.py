@@ -99,20 +99,31 @@ class DataFiles:
         )
 
     def continued_journal(self) -> JournalFile:
-        """The journal to continue in, after a sync of all earlier files: the data that was read may
-        not be on the disk yet."""
-        names = self.manifest.journals or (self._first_journal(),)
+        """The journal to continue in, after a sync of all files: the data that was read may not be
+        on the disk yet. A journal of an earlier version gets no more frames: a new one follows."""
+        names = self.manifest.journals
         for name in names[:-1]:
-            file = self.disk.append(name)
-            file.sync()
-            file.close()
-        return continue_journal(self.disk, names[-1])
-
-    def _first_journal(self) -> str:
+            self._sync(name)
+        if names and self._is_current(names[-1]):
+            return continue_journal(self.disk, names[-1])
+        for name in names[-1:]:
+            self._sync(name)
         name = journal_name(self.new_number())
         create_journal(self.disk, name, self.directory).file.close()
-        self.publish_journal(name, self.next_number)
-        return name
+        self.publish_journal(name, self.next_number, names)
+        return continue_journal(self.disk, name)
+
+    def _sync(self, name: str) -> None:
+        file = self.disk.append(name)
+        file.sync()
+        file.close()
+
+    def _is_current(self, journal: str) -> bool:
+        file = self.disk.read(journal)
+        try:
+            return read_head(file).is_current
+        finally:
+            file.close()
 
     # While the server runs
 

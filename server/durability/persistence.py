@@ -374,18 +374,15 @@ class Persistence:
             if not self._config.aof_load_truncated:
                 raise files.refusal_of(loader.torn, last_seq)
             files.cut(loader.torn, report, last_seq)
+        if not self.appendonly and files.manifest.journals:
+            report.notes.append(
+                "appendonly is off: the journal was loaded but new changes are not added to it"
+            )
+        opened = files.continued_journal() if self.appendonly else None
         self.full_disk.hold()  # before the journal reserves space
-        if not self.appendonly:
-            if files.manifest.journals:
-                report.notes.append(
-                    "appendonly is off: the journal was loaded but new changes are not added to it"
-                )
-            older_bytes = files.sizes_of(files.manifest.journals)
-            self.commits.continue_at(None, last_seq, older_bytes)
-            return
-        last = files.continued_journal()
-        older_bytes = files.sizes_of(files.manifest.journals[:-1])
-        self.commits.continue_at(last, last_seq, older_bytes)
+        journals = files.manifest.journals
+        older_bytes = files.sizes_of(journals if opened is None else journals[:-1])
+        self.commits.continue_at(opened, last_seq, older_bytes)
 
     def begin_reading(self) -> Loader:
         """A loader for the current files, which fills the running keyspace."""

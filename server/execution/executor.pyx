@@ -77,7 +77,6 @@ cdef class Executor:
         self.clocks = Clocks(
             clock, getattr(server, "steady_clock", None), getattr(server, "steady_ms", None))
         self.effects = Effects(True, self.commits.make_room)
-        self.commits.use_resp = self.effects.use_resp
         self.context = Context(self.keyspace, self.effects, server)
         self.timers = Timers()
         self.outbox = Outbox(self.commits, self.loop, self.resume)

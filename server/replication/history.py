@@ -108,9 +108,9 @@ class Histories:
         self.own_line = self.new_id()
         self.persistence.commits.first_effect = self._first_effect
 
-    def _first_effect(self, seq: int, only_resp: bool) -> bytes:
+    def _first_effect(self, seq: int) -> bytes:
         self.keyspace.begin_history(self.own_line, seq)
-        return encode_line(self.own_line.encode(), seq, only_resp=only_resp)
+        return encode_line(self.own_line.encode(), seq)
 
     def end(self) -> None:
         """This server makes no frames any more."""

@@ -193,8 +193,8 @@ class Rewinding:
         try:
             assert self._cut is not None
             self._files.cut(self._cut.end, LoadReport(), self._seq)
-            older_bytes = self._files.sizes_of(self._files.manifest.journals[:-1])
-            made = self._files.continued_journal(), older_bytes
+            opened = self._files.continued_journal()
+            made = opened, self._files.sizes_of(self._files.manifest.journals[:-1])
         except Exception as error:
             made = error
         else:

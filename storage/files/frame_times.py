@@ -5,8 +5,7 @@ wall clock; there is at most one a second. The times are informative: frames are
 numbers, and the clock may go back. Frames of earlier versions have no times. The effect HISTORY is
 in the first frame of a line of history. Both come before all others, HISTORY first.
 
-Like all effects, these have two forms (docs/formats.md): RESP, which all versions of the journal
-allow, and a code with words. `only_resp` requests the first.
+Frames of earlier versions have both as RESP.
 """
 
 import re
@@ -31,20 +30,14 @@ _BEGINNING = re.compile(
 )
 
 
-def encode_time(time_s: int, *, only_resp: bool = False) -> bytes:
+def encode_time(time_s: int) -> bytes:
     """The effect for frames made in this second of Unix time."""
-    if not only_resp:
-        return b"%c\x01\x01" % TIME_CODE + _varint(time_s)
-    digits = b"%d" % time_s
-    return b"*2\r\n$4\r\nTIME\r\n$%d\r\n%b\r\n" % (len(digits), digits)
+    return b"%c\x01\x01" % TIME_CODE + _varint(time_s)
 
 
-def encode_line(name: bytes, seq: int, *, only_resp: bool = False) -> bytes:
+def encode_line(name: bytes, seq: int) -> bytes:
     """The effect that begins a line of history, with a name of 40 letters, in frame `seq`."""
-    if not only_resp:
-        return b"%c\x02\x2a" % HISTORY_CODE + name + b"\x01" + _varint(seq)
-    digits = b"%d" % seq
-    return b"*3\r\n$7\r\nHISTORY\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (name, len(digits), digits)
+    return b"%c\x02\x2a" % HISTORY_CODE + name + b"\x01" + _varint(seq)
 
 
 def begins_line(payload: bytes) -> bool:

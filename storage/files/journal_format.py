@@ -10,7 +10,7 @@ from millstream.storage.files.disk import File
 
 MAGIC = b"MILLJRNL"
 VERSION = 3
-_RESP_VERSION = 2  # the same, with all effects as RESP
+_RESP_VERSION = 2  # the same; earlier versions of the server recorded all effects as RESP
 HEADER_SIZE = 128
 FRAME_SIZE = 24
 ID_SIZE = 16
@@ -33,20 +33,16 @@ class FrameFormat:
 
     The seeds of the checksums come from the file's salt; the seed for a frame's header also depends
     on its offset. Bytes of another file, of a client, or of another offset in this file are
-    therefore never a valid frame. `only_resp`: servers that know only earlier versions read the
-    file, so all effects in its frames must be RESP.
+    therefore never a valid frame.
     """
 
     header_size = HEADER_SIZE
     frame_size = FRAME_SIZE
     is_salted = True
 
-    def __init__(
-        self, salt: bytes, directory: bytes = bytes(ID_SIZE), *, only_resp: bool = False
-    ) -> None:
+    def __init__(self, salt: bytes, directory: bytes = bytes(ID_SIZE)) -> None:
         self.salt = salt
         self.directory = directory
-        self.only_resp = only_resp
         self.head_seed, self.payload_seed = _SALT.unpack(salt)
 
     def encode(self, at: int, seq: int, unsynced: int, payload: bytes) -> bytes:
@@ -87,14 +83,14 @@ class FrameFormat:
 
 
 class OldFormat(FrameFormat):
-    """Version 1: no ID, no salt, one checksum. Such files can be read and continued."""
+    """Version 1: no ID, no salt, one checksum."""
 
     header_size = 32
     frame_size = 20
     is_salted = False
 
     def __init__(self) -> None:
-        super().__init__(bytes(SALT_SIZE), b"", only_resp=True)
+        super().__init__(bytes(SALT_SIZE), b"")
 
     def encode_head(self, at: int, seq: int, unsynced: int, payload: bytes) -> bytes:
         crc = crc32(payload, crc32(_CHECKED.pack(seq, unsynced)))
@@ -125,10 +121,12 @@ OLD_FORMAT = OldFormat()
 
 
 class Head(NamedTuple):
-    """A file's header. `first_seq` 0: the first frame was not known when the file was created."""
+    """A file's header. `first_seq` 0: the first frame was not known when the file was created.
+    `is_current`: this version of the server writes such files."""
 
     format: FrameFormat
     first_seq: int
+    is_current: bool = False
 
 
 def encode_header(directory: bytes, salt: bytes) -> bytes:
@@ -190,7 +188,7 @@ def _parse_copy(copy: bytes) -> Head | None:
     if magic != MAGIC or version not in (_RESP_VERSION, VERSION):
         return None
     directory, salt = _IDENTITY.unpack_from(copy, _COMMON_SIZE)
-    return Head(FrameFormat(salt, directory, only_resp=version < VERSION), first_seq)
+    return Head(FrameFormat(salt, directory), first_seq, version == VERSION)
 
 
 def sound_frames(

@@ -1,15 +1,15 @@
-"""A journal of the version before: a server reads it, and continues it with effects that the
-earlier version can read, until the next journal."""
+"""A journal of the version before: a server reads it, and writes to a new journal after it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+import redis
 from tests.support.client import RawClient
 from tests.support.data_directory import last_journal
 from tests.support.journals import rewrite_as_version_2
-from tests.support.replicas import Replicas, has_same, is_up
+from tests.support.replicas import Replicas, facts, has_same, is_up
 from tests.support.resp import Reply
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -50,6 +50,10 @@ def write(server: Server) -> list[Reply]:
         return state_of(client)
 
 
+def offset_of(client: redis.Redis) -> int:
+    return int(facts(client)["master_repl_offset"])
+
+
 def state_after_a_kill(server: Server) -> list[Reply]:
     server.kill()
     server.start()
@@ -57,7 +61,7 @@ def state_after_a_kill(server: Server) -> list[Reply]:
         return state_of(client)
 
 
-def test_a_journal_of_the_version_before_is_continued(
+def test_a_new_journal_follows_one_of_the_version_before(
     new_server: Callable[..., Server],
 ) -> None:
     server = new_server().start()
@@ -69,15 +73,16 @@ def test_a_journal_of_the_version_before_is_continued(
     server.start()
     written = write(server)
     assert state_after_a_kill(server) == written
-    assert last_journal(server.directory) == journal
+    following = last_journal(server.directory)
+    assert following != journal
     assert versions_of(journal) == (2, {True})
+    assert versions_of(following) == (3, {False})
     server.rewrite_journal()
-    written = write(server)
-    assert versions_of(last_journal(server.directory)) == (3, {False})
+    assert not journal.exists()
     assert state_after_a_kill(server) == written
 
 
-def test_a_replica_continues_a_journal_of_the_version_before(replicas: Replicas) -> None:
+def test_a_replica_with_an_earlier_journal_has_equal_offsets(replicas: Replicas) -> None:
     primary, replica = replicas.start("a"), replicas.start("b")
     write(replicas.servers["a"])
     replicas.follow("b", "a")
@@ -89,8 +94,15 @@ def test_a_replica_continues_a_journal_of_the_version_before(replicas: Replicas)
     server.start()
     replicas.follow("b", "a")
     wait_until(lambda: is_up(replica))
+    first = [offset_of(primary), offset_of(replica)]
+
+    def added() -> list[int]:
+        now = [offset_of(primary), offset_of(replica)]
+        return [offset - before for offset, before in zip(now, first, strict=True)]
+
     written = write(replicas.servers["a"])
     wait_until(has_same(primary, replica, "s"))
+    wait_until(lambda: len(set(added())) == 1)
+    assert added()[0] > 0
     assert state_after_a_kill(server) == written
-    assert last_journal(server.directory) == journal
     assert versions_of(journal) == (2, {True})

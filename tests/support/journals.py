@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from zlib import crc32
 
-from millstream.commands.runtime.effects import as_resp
+from millstream.commands.runtime.effects import split_effects
+from millstream.encoding import encode_request
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.journal_format import (
     FrameFormat,
@@ -61,6 +62,18 @@ def append_frames(path: Path, frames: Iterable[tuple[int, bytes]]) -> None:
         at += len(data[-1])
     file.write(b"".join(data))
     file.close()
+
+
+def as_resp(payload: bytes) -> bytes:
+    """A frame as earlier versions recorded it: all effects are RESP."""
+    parts: list[bytes] = []
+    selected = 0
+    for db, words, _ in split_effects(payload):
+        if db != selected:
+            parts.append(encode_request([b"SELECT", b"%d" % db]))
+            selected = db
+        parts.append(encode_request(words))
+    return b"".join(parts)
 
 
 def rewrite_as_version_2(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from tests.sim.replay import effects_of
 from tests.support.effort import examples
 from tests.support.in_process import InProcessClient, InProcessServer
+from tests.support.journals import as_resp
 from tests.support.resp import encode_command
 
 from millstream.commands.runtime.effects import (
@@ -18,7 +20,6 @@ from millstream.commands.runtime.effects import (
     EffectError,
     Effects,
     apply_effects,
-    as_resp,
     split_effects,
 )
 from millstream.storage.files import frame_times
@@ -103,9 +104,8 @@ def test_an_append_of_short_words_takes_16_bytes(
     assert [len(payload) for payload in in_process.persistence.payloads] == [16]
 
 
-def recorded(effects: list[tuple[int, list[bytes | int]]], *, resp: bool) -> bytes:
+def recorded(effects: list[tuple[int, list[bytes | int]]]) -> bytes:
     made = Effects()
-    made.use_resp(resp)
     for db, words in effects:
         made.record(db, *words)
     payload = made.take_payload()
@@ -129,10 +129,11 @@ def test_both_forms_have_the_same_words(found: list[tuple[int, bytes, list[bytes
     wanted = [
         (db, [b"%d" % w if isinstance(w, int) else w for w in words]) for db, words in effects
     ]
-    coded, resp = recorded(effects, resp=False), recorded(effects, resp=True)
+    coded = recorded(effects)
+    resp = as_resp(coded)
     assert [(db, words) for db, words, _ in split_effects(coded)] == wanted
     assert [(db, words) for db, words, _ in split_effects(resp)] == wanted
-    assert as_resp(coded) == resp == as_resp(resp)
+    assert as_resp(resp) == resp
     assert list(effects_of(coded)) == list(effects_of(resp))  # the reader of the simulation
     for db, words, single in split_effects(coded):
         assert [(db, words)] == [(n, w) for n, w, _ in split_effects(single)]
@@ -183,11 +184,11 @@ def test_codes_are_different_and_none_is_that_of_resp() -> None:
     assert all(0 < code < 128 and code != ord("*") for code in codes)
 
 
-@pytest.mark.parametrize("only_resp", [False, True])
-def test_the_first_effects_of_a_frame_are_effects(only_resp: bool) -> None:
+@pytest.mark.parametrize("form", [bytes, as_resp])
+def test_the_first_effects_of_a_frame_are_effects(form: Callable[[bytes], bytes]) -> None:
     name, after = b"0123456789" * 4, b"\x24\x02\x03k\x03v"
-    line = frame_times.encode_line(name, 300, only_resp=only_resp)
-    time = frame_times.encode_time(1_800_000_000, only_resp=only_resp)
+    line = form(frame_times.encode_line(name, 300))
+    time = form(frame_times.encode_time(1_800_000_000))
     assert [words for _, words, _ in split_effects(line + time + after)] == [
         [b"HISTORY", name, b"300"],
         [b"TIME", b"1800000000"],
@@ -198,7 +199,3 @@ def test_the_first_effects_of_a_frame_are_effects(only_resp: bool) -> None:
     assert frame_times.time_of(after) is None
     assert frame_times.begins_line(line + after)
     assert not frame_times.begins_line(time + after)
-    assert as_resp(line + time) == as_resp(
-        frame_times.encode_line(name, 300, only_resp=True)
-        + frame_times.encode_time(1_800_000_000, only_resp=True)
-    )

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.support.data_directory import cut_end, flip
 from tests.support.in_process import InProcessServer
-from tests.support.journals import DIRECTORY
+from tests.support.journals import DIRECTORY, as_resp
 from tests.support.small_data import (
     CREATED_MS,
     State,
@@ -151,9 +151,9 @@ def test_a_received_frame_is_recorded_as_it_is() -> None:
 
 def test_a_time_changes_no_data() -> None:
     assert apply_effects(Keyspace(), encode_time(BASE_S)) == 0
-    for only_resp in (False, True):
-        time = encode_time(7, only_resp=only_resp)
-        assert time_of(encode_line(b"0" * 40, 1, only_resp=only_resp) + time) == 7
+    for form in (bytes, as_resp):
+        time = form(encode_time(7))
+        assert time_of(form(encode_line(b"0" * 40, 1)) + time) == 7
         assert time_of(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$31\r\n" + time + b"\r\n") is None
         assert time_of(b"\x24\x02\x03a" + bytes([2 + len(time)]) + time) is None
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from tests.support.in_process import InProcessClient, InProcessServer
+from tests.support.journals import as_resp
 from tests.support.resp import Error, Map, Null, Reply, Simple
 from tests.support.storage_access import check_group, check_stream
 
-from millstream.commands.runtime.effects import as_resp
 from millstream.commands.table.keyspecs import key_positions
 from millstream.commands.table.registry import COMMANDS
 from millstream.storage.keyspace.keyspace import Keyspace

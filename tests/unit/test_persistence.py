@@ -1416,7 +1416,7 @@ def test_a_clean_stop_reports_that_everything_is_on_disk() -> None:
 def test_the_first_effect_precedes_those_of_the_next_frame() -> None:
     world = World(FakeDisk())
     world.load()
-    world.persistence.commits.first_effect = lambda seq, only_resp: b"NOP\r\n"
+    world.persistence.commits.first_effect = lambda seq: b"NOP\r\n"
     reported: list[tuple[int, bytes | None]] = []
     world.persistence.commits.keep_frames(lambda seq, payload: reported.append((seq, payload)))
     world.write_tick()
