@@ -10,6 +10,9 @@ streams after their last entries, so one rename makes the rows visible and the p
 Whenever the program is killed, the next one begins after the last visible file: no row is missing,
 and none appears twice.
 
+A round can move positions without a file: of streams without entries, and of deleted ones. It ends
+with positions in `_millstream.json`, which count until the group of files gets another file.
+
 Readers ignore names that begin with `.` or `_`.
 """
 
@@ -42,6 +45,7 @@ POSITIONS = b"millstream.positions"  # in the footer of a file
 _PREFIX = "key="
 # The name of the folder of the key "", which Spark and DuckDB read as null.
 _EMPTY_KEY = "__HIVE_DEFAULT_PARTITION__"
+_NO_GROUP = "\0"
 _NAME_BYTES_MAX = 255
 # The characters that Spark escapes, too; it decodes only one-byte characters.
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
@@ -84,8 +88,8 @@ def is_group(name: str) -> bool:
 class ExportedFolder:
     """The folder on a local disk. It is locked until it is closed.
 
-    `schema`: the columns of the files; `keys`: the patterns of the last complete export, None
-    before the first one.
+    `schema`: the columns of the files; `keys`: the patterns of the last complete round, None before
+    the first one.
     """
 
     def __init__(self, path: Path, ddl: str | None, by_key: bool = False) -> None:
@@ -93,7 +97,8 @@ class ExportedFolder:
         layout. What is not given is as in the folder."""
         self.path = path
         self.keys: list[str] | None = None
-        self._numbers: dict[str, int] = {}
+        self._noted: dict[str, Any] | None = None  # the settings in the file
+        self._numbers: dict[str, int] = {}  # of the last file of each group
         if self._settings() is None:  # refuses a folder that is not an export's
             _columns(ddl, by_key)
             make_directory(path)
@@ -108,11 +113,13 @@ class ExportedFolder:
         os.close(self._lock)
 
     def _open(self, settings: dict[str, Any] | None, ddl: str | None, by_key: bool) -> None:
+        self._noted = settings
+        self._remove_unfinished_settings()
         self._by_key = by_key if settings is None else settings["by_key"]
         self._ddl = ddl if settings is None else settings["schema"]
         self.schema = _columns(self._ddl, self._by_key)
         if settings is None:
-            self.finish_round(None)
+            self.finish_round(None, {})
             return
         self.keys = settings["keys"]
         if ddl is not None and not _columns(ddl, self._by_key).equals(self.schema):
@@ -126,12 +133,28 @@ class ExportedFolder:
                 " folder"
             )
 
-    def finish_round(self, keys: list[str] | None) -> None:
-        """Note that all streams with these patterns were exported."""
-        settings = {"format": FORMAT, "schema": self._ddl, "by_key": self._by_key, "keys": keys}
+    def finish_round(self, keys: list[str] | None, positions: Positions) -> None:
+        """Note that all streams with these patterns were exported up to these positions."""
+        settings = {
+            "format": FORMAT,
+            "schema": self._ddl,
+            "by_key": self._by_key,
+            "keys": keys,
+            "files": self._numbers,
+            "positions": Offset(positions).to_json(),
+        }
+        if settings == self._noted:
+            return
         with replacing(str(self.path / SETTINGS)) as file:
             file.write(json.dumps(settings, indent=1).encode() + b"\n")
-        self.keys = keys
+        self.keys, self._noted = keys, settings | {"files": dict(self._numbers)}
+
+    def _remove_unfinished_settings(self) -> None:
+        """Remove what a killed export has left."""
+        disk = SystemDisk(self.path)
+        for name in disk.names():
+            if name.startswith(f".{SETTINGS}."):
+                disk.remove(name)
 
     def group(self, key: bytes) -> str:
         """The name of the group of files to which a stream belongs, and of its folder. FolderError
@@ -139,14 +162,41 @@ class ExportedFolder:
         return folder_name(key) if self._by_key else ""
 
     def positions(self) -> Positions:
-        """The positions in the last files. Removes the unfinished files of a killed export."""
+        """The positions after the last files, or after the last round. Removes the unfinished files
+        of a killed export."""
+        noted_positions, noted_numbers = self._noted_round()
         found: Positions = {}
         for group in self._groups():
             last = self._last_part(SystemDisk(self.path / group))
             if last:
                 self._numbers[group] = last
-                found |= _positions_in(self.path / group / _part_name(last))
+                after = _positions_in(self.path / group / _part_name(last))
+                if last != noted_numbers.get(group):
+                    found |= after
+        for key, at in noted_positions.items():
+            group = self._group_or_none(key)
+            if self._numbers.get(group) == noted_numbers.get(group):
+                found[key] = at
         return found
+
+    def _noted_round(self) -> tuple[Positions, dict[str, int]]:
+        """The positions at the end of the last complete round, and the numbers of the last files
+        then. An earlier version noted neither."""
+        assert self._noted is not None
+        if "positions" not in self._noted:
+            return {}, {}
+        try:
+            offset = Offset.from_json(self._noted["positions"])
+        except (ValueError, KeyError, PositionError):
+            raise self._unknown_settings() from None
+        return offset.streams, self._noted["files"]
+
+    def _group_or_none(self, key: bytes) -> str:
+        """Like `group`; a key that cannot have one has no files."""
+        try:
+            return self.group(key)
+        except FolderError:
+            return _NO_GROUP
 
     def _groups(self) -> list[str]:
         if not self._by_key:
@@ -183,10 +233,11 @@ class ExportedFolder:
         except ValueError:
             settings = None
         if not isinstance(settings, dict) or settings.get("format") != FORMAT:
-            raise FolderError(
-                f"{self.path / SETTINGS} was not written by this version of millstream"
-            )
+            raise self._unknown_settings()
         return settings
+
+    def _unknown_settings(self) -> FolderError:
+        return FolderError(f"{self.path / SETTINGS} was not written by this version of millstream")
 
     def _locked(self) -> int:
         descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -86,9 +86,11 @@ class FolderExport:
             if self._is_stopping():
                 return made
         self._positions |= ends  # also of streams that have no entries left
-        if not self._has_looked:
-            self._folder.finish_round(self._patterns)
-            self._has_looked = True
+        for key, info in infos.items():
+            if info.first_id is None:  # what was evicted before is no loss
+                self._positions.setdefault(key, info.latest)
+        self._folder.finish_round(self._patterns, self._positions)
+        self._has_looked = True
         return made
 
     def _grouped(self, ranges: Iterable[Range]) -> list[tuple[str, list[Range]]]:

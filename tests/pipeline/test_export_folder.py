@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -206,6 +207,44 @@ def test_a_stream_that_was_replaced_is_reported(
     assert parts(lake, "a") == [[0, 1, 2], [0, 1]]
     append(client, "a", 2, 4)
     assert done(server, lake, "--key", "a")["rows"] == 2
+
+
+@pytest.mark.parametrize("layout", [[], ["--by-key"]])
+def test_a_stream_that_was_empty_in_the_first_run_is_no_loss(
+    server: Server, client: RawClient, lake: Path, layout: list[str]
+) -> None:
+    """A round that writes no file moves positions, too."""
+    append(client, "a", 0, 5)
+    client.call("XTRIM", "a", "MAXLEN", "0")
+    assert done(server, lake, *layout)["files"] == []
+    append(client, "a", 5, 7)
+    assert done(server, lake)["rows"] == 2
+    assert done(server, lake)["files"] == []
+
+
+def test_a_deleted_stream_is_reported_once_when_it_is_skipped(
+    server: Server, client: RawClient, lake: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(client, "a", 0, 3)
+    append(client, "b", 0, 3)
+    done(server, lake, "--by-key")
+    client.call("DEL", "b")
+    refusal(export(server, lake))
+    done(server, lake, "--skip-lost")
+    assert "the stream 'b' was deleted" in caplog.text
+    done(server, lake)
+    append(client, "b", 3, 5)
+    assert done(server, lake)["files"] == ["key=b/part-00000002.parquet"]
+
+
+def test_a_removed_folder_of_a_stream_is_exported_again(
+    server: Server, client: RawClient, lake: Path
+) -> None:
+    append(client, "a", 0, 3)
+    append(client, "b", 0, 3)
+    done(server, lake, "--by-key")
+    shutil.rmtree(lake / "key=a")
+    assert done(server, lake)["files"] == ["key=a/part-00000001.parquet"]
 
 
 @pytest.mark.parametrize("is_fatal", [True, False])
