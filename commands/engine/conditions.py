@@ -6,9 +6,15 @@ Their words, with operators in upper case, are what a group stores and shows: `E
 from __future__ import annotations
 
 from millstream.commands.runtime.arguments import Args
-from millstream.commands.table.keyspecs import CONDITIONS_MAX, IN_VALUES_MAX
 from millstream.errors import SYNTAX, CommandError
-from millstream.storage.blocks.entry_filter import OPERATORS, EntryFilter, is_bound
+from millstream.storage.blocks.entry_filter import (
+    CONDITIONS_MAX,
+    COUNTED,
+    IN_VALUES_MAX,
+    OPERANDS,
+    EntryFilter,
+    is_bound,
+)
 
 BAD_COUNT = f"ERR WHERE must have from {{}} to {CONDITIONS_MAX} conditions"
 BAD_VALUES = f"ERR IN must have from 1 to {IN_VALUES_MAX} values"
@@ -24,15 +30,15 @@ def take_filter(args: Args, least: int = 1) -> EntryFilter | None:
 
 
 def _take_condition(args: Args) -> list[bytes]:
-    field, operator = args.take(), args.take().upper()
-    if operator not in OPERATORS:
+    words = [args.take(), args.take().upper()]
+    operator = words[1]
+    if operator not in OPERANDS:
         raise CommandError(SYNTAX)
-    if operator == b"IN":
+    count = OPERANDS[operator]
+    if count == COUNTED:
         count = args.take_int_between(1, IN_VALUES_MAX, BAD_VALUES)
-        return [field, operator, b"%d" % count, *(args.take() for _ in range(count))]
-    if operator == b"BETWEEN":
-        bounds = [args.take(), args.take()]
-        if not all(map(is_bound, bounds)):
-            raise CommandError(BAD_BOUND)
-        return [field, operator, *bounds]
-    return [field, operator, args.take()]
+        words.append(b"%d" % count)
+    operands = [args.take() for _ in range(count)]
+    if operator == b"BETWEEN" and not all(map(is_bound, operands)):
+        raise CommandError(BAD_BOUND)
+    return words + operands

@@ -12,13 +12,17 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from millstream.commands.table.syntax import Argument, SyntaxLineError, least_words
+from millstream.storage.blocks.entry_filter import (
+    CONDITIONS_MAX,
+    COUNTED,
+    IN_VALUES_MAX,
+    OPERANDS,
+)
 
 WRITES, READS, BOTH = "RW update", "RO access", "RW access update"
 # A name that is not a key, but belongs to a slot like one: a shard channel.
 NOT_KEY = "not_key"
 WHERE = b"WHERE"
-CONDITIONS_MAX = 8
-IN_VALUES_MAX = 1000
 OPTIONS_START = 4  # an option that writes comes after the words that every request has
 Words = Sequence[bytes]
 
@@ -55,11 +59,10 @@ def after_conditions(words: Words, at: int) -> int:
     yet: ValueError or IndexError if they are no conditions."""
     count, at = _number(words[at], CONDITIONS_MAX), at + 1
     for _ in range(count):
-        operator = words[at + 1].upper()
-        if operator == b"IN":
-            at += 3 + _number(words[at + 2], IN_VALUES_MAX)
-        else:
-            at += 4 if operator == b"BETWEEN" else 3
+        operands, at = OPERANDS.get(words[at + 1].upper(), 1), at + 2
+        if operands == COUNTED:
+            operands, at = _number(words[at], IN_VALUES_MAX), at + 1
+        at += operands
     return at
 
 

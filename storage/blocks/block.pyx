@@ -205,7 +205,7 @@ cdef class Block:
         memcpy(at, self.head, size)
         (<Head*>at).owner = NULL
         (<Head*>at).crc32 = 0
-        (<Head*>at).zero = 0  # in memory a note of `entry_filter`
+        (<Head*>at).own_names = 0
         return size
 
     @staticmethod
@@ -336,7 +336,7 @@ cdef Block read_block(const Head* form, Py_ssize_t size):
     cdef Head* head = new_head(block, size - BLOCK_HEADER_BYTES)
     memcpy(head, form, size)
     head.crc32 = 0
-    head.zero = 0
+    head.own_names = 0
     head.owner = <PyObject*>block
     block.check()
     return block

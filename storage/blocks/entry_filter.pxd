@@ -3,11 +3,12 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
 from millstream.storage.blocks.layout cimport SETS_MAX, Cursor, Entry, Packed, View
-from millstream.storage.blocks.numbers cimport Number
+from millstream.storage.blocks.numbers cimport Bound
 
 
-cdef enum:
+cpdef enum:
     CONDITIONS_MAX = 8
+    IN_VALUES_MAX = 1000
 
 
 # `values` has the operand of EQ and PREFIX, or those of IN, sorted. `above` and `below`: the bounds
@@ -17,8 +18,8 @@ cdef struct Condition:
     Slice field
     Slice* values
     Py_ssize_t count
-    Number low
-    Number high
+    Bound low
+    Bound high
     bint above
     bint below
 
@@ -56,6 +57,10 @@ cdef class EntryFilter:
     cdef uint32_t set_count
     cdef char* space
     cdef Py_ssize_t space_size
+    # Bytes that each matching entry has, if its values are not packed; none if the size is 0.
+    cdef bytes needle
+    cdef Py_ssize_t needle_size
+    cdef uint32_t candidates  # entries of the block that have the needle, so far
     # Where `passes` has stopped in the values, and how many are before that.
     cdef const uint8_t* at
     cdef uint32_t passed
@@ -66,6 +71,14 @@ cdef class EntryFilter:
     cdef bint matches(self, const View* view, const Entry* entry) except -1
     cdef int next_match(self, Cursor* cursor, const View* view, uint64_t end_ms, uint64_t end_seq,
                         int64_t* work_left) except -1
+    cdef int set_needle(self) except -1
+    cdef bint needle_helps(self, const View* view, uint32_t looked_at) noexcept
+    cdef bint may_have(self, const View* view, const uint8_t* at, const uint8_t* end) except -1
+    cdef int next_with_needle(self, Cursor* cursor, const View* view, uint64_t end_ms,
+                              uint64_t end_seq, int64_t* work_left) except -1
+    cdef int next_looked_at(self, Cursor* cursor, const View* view, uint64_t end_ms,
+                            uint64_t end_seq, int64_t* work_left) except -1
+    cdef bint look_at(self, Cursor* cursor, const View* view, const uint8_t* values) except -1
     cdef int add_condition(self, Condition* condition, list words, Py_ssize_t at) except -1
     cdef int resolve(self, const uint8_t* names, uint32_t fields, bint plain,
                      uint32_t* end) except -1

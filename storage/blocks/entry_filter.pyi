@@ -1,4 +1,7 @@
-OPERATORS: dict[bytes, int]
+CONDITIONS_MAX: int
+IN_VALUES_MAX: int
+COUNTED: int
+OPERANDS: dict[bytes, int]
 
 def is_bound(word: bytes, /) -> bool: ...
 

@@ -5,14 +5,16 @@ Names are looked up once for each field-name set of a block, not for each entry:
 list of values to look at. A block in which no set has all the fields is skipped, unless it has entries
 with names of their own. Values are compared where they are; only packed ones of some forms are
 unpacked first.
+
+Where values are not packed, an entry that matches contains the bytes of each value that EQ requires.
+A search for these bytes is several times as fast as a look at each entry, so it comes first.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from libc.math cimport INFINITY
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport id_less
@@ -20,11 +22,14 @@ from millstream.storage.blocks.entry_filter cimport (
     CONDITIONS_MAX, MATCH, NO_MATCH, OUT_OF_WORK, Condition, Look,
 )
 from millstream.storage.blocks.layout cimport (
-    AS_TEXT, AS_WORD, REF_PLAIN, SETS_MAX, SLACK, Cursor, Entry, Head, Packed, View, cursor_next,
-    cursor_start, next_name, next_packed, next_word, read_entry, read_varint, skip_values,
-    unpack_value, word_frame,
+    AS_TEXT, AS_WORD, CHECKPOINT_EVERY, REF_PLAIN, SETS_MAX, SLACK, Cursor, Entry, Head, Packed, View,
+    checkpoint_count, cursor_checkpoint, cursor_next, cursor_start, next_name, next_packed, next_word,
+    read_entry, read_varint, skip_values, unpack_value, word_frame, write_varint,
 )
-from millstream.storage.blocks.numbers cimport Number, compare_numbers, read_number
+from millstream.storage.blocks.numbers cimport Bound, Number, compare_to_bound, read_bound, read_number
+
+cdef uint64_t ONES = 0x0101010101010101ULL
+cdef uint64_t HIGH_BITS = 0x8080808080808080ULL
 
 cdef enum:
     EQ
@@ -33,30 +38,36 @@ cdef enum:
     BETWEEN
     # A decimal with more digits takes much longer to read.
     DIGITS_QUICK = 16
-    # What is known about a packed block (`Head.zero` in memory).
+    # A match is found by its bytes if there are at least so many, and of longer ones by the first.
+    NEEDLE_LEAST = 2
+    NEEDLE_MOST = 64
+    # Looks at each entry are faster if more than one entry in so many has the needle.
+    FEW = 4
+    # A search looks at 32 bytes in the time of a unit of work.
+    SCANNED_SHIFT = 5
+    # What is known about a packed block (`Head.own_names`).
     NOT_KNOWN = 0
     ALL_NUMBERED = 1
     SOME_OWN = 2
 
-OPERATORS = {b"EQ": EQ, b"PREFIX": PREFIX, b"IN": IN, b"BETWEEN": BETWEEN}
+cdef dict OPERATORS = {b"EQ": EQ, b"PREFIX": PREFIX, b"IN": IN, b"BETWEEN": BETWEEN}
+
+# How many words follow each operator; COUNTED: a number, and as many words as it says.
+COUNTED = -1
+OPERANDS = {b"EQ": 1, b"PREFIX": 1, b"IN": COUNTED, b"BETWEEN": 2}
 
 
 def is_bound(bytes word not None) -> bool:
     """True if a word is a bound of BETWEEN: a number, -inf or +inf, with `(` before it if the bound
     itself is excluded."""
-    cdef Number number
+    cdef Bound bound
     cdef bint excluded
-    return read_bound(word, &number, &excluded)
+    return take_bound(word, &bound, &excluded)
 
 
-cdef bint read_bound(bytes word, Number* out, bint* excluded) except -1:
+cdef bint take_bound(bytes word, Bound* out, bint* excluded) except -1:
     excluded[0] = word[:1] == b"("
-    cdef bytes text = word[1:] if excluded[0] else word
-    if text.lower() == b"-inf" or text.lower() == b"+inf":
-        out.is_integer = False
-        out.real = -INFINITY if text[:1] == b"-" else INFINITY
-        return True
-    return read_number(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text), out)
+    return read_bound(word[1:] if excluded[0] else word, out)
 
 
 cdef inline Slice slice_of(bytes word):
@@ -75,7 +86,7 @@ cdef inline int compare_texts(const char* text, Py_ssize_t size, const Slice* ot
 
 cdef bint is_unexamined(const View* view) noexcept:
     """True if `has_own_names` has to walk through the block."""
-    return view.words != NULL and (<Head*>view.checkpoints - 1).zero == NOT_KNOWN
+    return view.words != NULL and (<Head*>view.checkpoints - 1).own_names == NOT_KNOWN
 
 
 cdef bint has_own_names(const View* view) noexcept:
@@ -86,15 +97,57 @@ cdef bint has_own_names(const View* view) noexcept:
     if view.words == NULL:
         return view.set_count == SETS_MAX
     head = <Head*>view.checkpoints - 1
-    if head.zero == NOT_KNOWN:
-        head.zero = ALL_NUMBERED
+    if head.own_names == NOT_KNOWN:
+        head.own_names = ALL_NUMBERED
         cursor_start(&cursor, view)
         while cursor.index < view.count:
             if cursor.at[0] & 31 >= REF_PLAIN:
-                head.zero = SOME_OWN
+                head.own_names = SOME_OWN
                 break
             cursor_next(&cursor, view)
-    return head.zero == SOME_OWN
+    return head.own_names == SOME_OWN
+
+
+cdef void approach(Cursor* cursor, const View* view, const uint8_t* place) noexcept nogil:
+    """Move to the last checkpoint before a place, if the cursor is before it."""
+    cdef uint32_t most = checkpoint_count(view.count)
+    cdef uint32_t following = cursor.index // CHECKPOINT_EVERY + 1
+    cdef uint32_t found = 0
+    while following <= most and view.entries + view.checkpoints[following - 1] <= place:
+        found = following
+        following += 1
+    if found:
+        cursor_checkpoint(cursor, view, found)
+
+
+cdef inline uint64_t eight(const uint8_t* at) noexcept nogil:
+    cdef uint64_t made
+    memcpy(&made, at, 8)
+    return made
+
+
+cdef const uint8_t* find_needle(const uint8_t* at, const uint8_t* end, const uint8_t* needle,
+                                Py_ssize_t size) noexcept nogil:
+    """The first place of a needle of at least two bytes; NULL if there is none. Eight places are
+    looked at together: those with its first two bytes and its last one are compared."""
+    cdef const uint8_t* stop = end - size  # the last place
+    cdef uint64_t first = needle[0] * ONES
+    cdef uint64_t second = needle[1] * ONES
+    cdef uint64_t last = needle[size - 1] * ONES
+    cdef uint64_t differ
+    cdef Py_ssize_t place
+    while at + 7 <= stop:
+        differ = (eight(at) ^ first) | (eight(at + 1) ^ second) | (eight(at + size - 1) ^ last)
+        if (differ - ONES) & ~differ & HIGH_BITS:
+            for place in range(8):
+                if at[place] == needle[0] and memcmp(at + place, needle, size) == 0:
+                    return at + place
+        at += 8
+    while at <= stop:
+        if at[0] == needle[0] and memcmp(at, needle, size) == 0:
+            return at
+        at += 1
+    return NULL
 
 
 @cython.final
@@ -115,6 +168,7 @@ cdef class EntryFilter:
             self.count += 1
         if not self.count:
             raise ValueError("no condition")
+        self.set_needle()
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -133,8 +187,8 @@ cdef class EntryFilter:
         condition.how = OPERATORS[words[at + 1]]
         condition.field = slice_of(words[at])
         if condition.how == BETWEEN:
-            if not read_bound(words[at + 2], &condition.low, &condition.above) or (
-                    not read_bound(words[at + 3], &condition.high, &condition.below)):
+            if not take_bound(words[at + 2], &condition.low, &condition.above) or (
+                    not take_bound(words[at + 3], &condition.high, &condition.below)):
                 raise ValueError("a bound is not a number")
             return 4
         operands = [words[at + 2]]
@@ -152,6 +206,26 @@ cdef class EntryFilter:
             condition.values[i] = slice_of(operands[i])
         return size
 
+    cdef int set_needle(self) except -1:
+        """Choose the longest value that a condition requires, as an entry has it: after its size,
+        which PREFIX does not know."""
+        cdef uint8_t[16] size
+        cdef Condition* condition
+        cdef bytes found
+        cdef Py_ssize_t i
+        self.needle = b""
+        for i in range(self.count):
+            condition = &self.conditions[i]
+            if condition.how == BETWEEN or condition.count > 1:
+                continue
+            found = condition.values[0].ptr[:condition.values[0].size]
+            if condition.how != PREFIX:
+                found = size[:write_varint(size, len(found)) - size] + found
+            if len(found) > len(self.needle):
+                self.needle = found[:NEEDLE_MOST]
+        self.needle_size = len(self.needle)
+        return 0
+
     # ------------------------------------------------------------ names
 
     cdef bint begin(self, const View* view) except -1:
@@ -162,6 +236,7 @@ cdef class EntryFilter:
         cdef uint32_t end = 0
         cdef bint possible = False
         self.set_count = view.set_count
+        self.candidates = 0
         self.work += 8
         for i in range(view.set_count):
             self.starts[i] = end
@@ -313,10 +388,10 @@ cdef class EntryFilter:
             self.work += 2 + (size >> 3) + (40 if size > DIGITS_QUICK else 0)
             if not read_number(text, size, &number):
                 return False
-            order = compare_numbers(&number, &condition.low)
+            order = compare_to_bound(&number, &condition.low)
             if order < condition.above:
                 return False
-            order = compare_numbers(&number, &condition.high)
+            order = compare_to_bound(&number, &condition.high)
             return order <= 0 - <int>condition.below
         low = 0
         high = condition.count
@@ -359,24 +434,88 @@ cdef class EntryFilter:
         """Move to the next undeleted entry up to an ID that matches: it is then `cursor.entry`, and
         the cursor is after it. At least one entry is looked at; after OUT_OF_WORK, `cursor.entry` is
         the last one."""
+        if self.needle_helps(view, cursor.index):
+            return self.next_with_needle(cursor, view, end_ms, end_seq, work_left)
+        return self.next_looked_at(cursor, view, end_ms, end_seq, work_left)
+
+    cdef bint needle_helps(self, const View* view, uint32_t looked_at) noexcept:
+        """True if there is a needle, and few of the entries so far have it."""
+        return (self.needle_size >= NEEDLE_LEAST and view.words == NULL
+                and self.candidates * FEW <= looked_at + CHECKPOINT_EVERY)
+
+    cdef bint may_have(self, const View* view, const uint8_t* at, const uint8_t* end) except -1:
+        """False if no entry in these bytes of the block can match."""
+        if self.needle_size < NEEDLE_LEAST or view.words != NULL:
+            return True
+        self.work += 1 + ((end - at) >> SCANNED_SHIFT)
+        return find_needle(
+            at, end, <const uint8_t*>PyBytes_AS_STRING(self.needle), self.needle_size) != NULL
+
+    cdef int next_looked_at(self, Cursor* cursor, const View* view, uint64_t end_ms,
+                            uint64_t end_seq, int64_t* work_left) except -1:
+        """`next_match` by a look at each entry."""
         cdef const uint8_t* values
         cdef bint found
         while cursor.index < view.count:
             values = read_entry(view, cursor.at, &cursor.entry)
             if id_less(end_ms, end_seq, cursor.entry.ms, cursor.entry.seq):
                 return NO_MATCH
-            self.work = cursor.entry.fields >> 2
-            self.at = values
-            self.passed = 0
-            found = not cursor.entry.deleted and self.matches(view, &cursor.entry)
-            work_left[0] -= 1 + self.work
-            if view.words != NULL:
-                cursor.at = skip_values(view, values, cursor.entry.fields)
-            else:
-                cursor.at = skip_values(view, self.at, cursor.entry.fields - self.passed)
-            cursor.index += 1
+            found = self.look_at(cursor, view, values)
+            work_left[0] -= self.work
             if found:
                 return MATCH
             if work_left[0] <= 0:
                 return OUT_OF_WORK
         return NO_MATCH
+
+    cdef int next_with_needle(self, Cursor* cursor, const View* view, uint64_t end_ms,
+                              uint64_t end_seq, int64_t* work_left) except -1:
+        """`next_match` by a look at the entries that have the needle."""
+        cdef const uint8_t* end = view.entries + view.size
+        cdef const uint8_t* needle = <const uint8_t*>PyBytes_AS_STRING(self.needle)
+        cdef const uint8_t* place
+        cdef const uint8_t* values
+        cdef const uint8_t* after
+        cdef bint found
+        while cursor.index < view.count:
+            if not self.needle_helps(view, cursor.index):
+                return self.next_looked_at(cursor, view, end_ms, end_seq, work_left)
+            place = find_needle(cursor.at, end, needle, self.needle_size)
+            work_left[0] -= 1 + (((end if place == NULL else place) - cursor.at) >> SCANNED_SHIFT)
+            if place == NULL:
+                return NO_MATCH
+            self.candidates += 1
+            approach(cursor, view, place)
+            while True:
+                values = read_entry(view, cursor.at, &cursor.entry)
+                after = skip_values(view, values, cursor.entry.fields)
+                if place < after:
+                    break
+                work_left[0] -= 1
+                cursor.at = after
+                cursor.index += 1
+                if cursor.index == view.count:
+                    return NO_MATCH
+            if id_less(end_ms, end_seq, cursor.entry.ms, cursor.entry.seq):
+                return NO_MATCH
+            found = self.look_at(cursor, view, values)
+            work_left[0] -= self.work
+            if found:
+                return MATCH
+            if work_left[0] <= 0:
+                return OUT_OF_WORK
+        return NO_MATCH
+
+    cdef bint look_at(self, Cursor* cursor, const View* view, const uint8_t* values) except -1:
+        """True if the entry that was read matches; the cursor is then after it."""
+        cdef bint found
+        self.work = 1 + (cursor.entry.fields >> 2)
+        self.at = values
+        self.passed = 0
+        found = not cursor.entry.deleted and self.matches(view, &cursor.entry)
+        if view.words != NULL:
+            cursor.at = skip_values(view, values, cursor.entry.fields)
+        else:
+            cursor.at = skip_values(view, self.at, cursor.entry.fields - self.passed)
+        cursor.index += 1
+        return found

@@ -37,13 +37,13 @@ cdef enum:
     WORD_FORM_MAX = 71
 
 
-# A block's first 64 bytes. They are the same in memory and on the disk except for two numbers:
-# `crc32` is computed when the block is written to a file, and `owner`, the Block that owns these
-# bytes, is 0 on the disk.
+# A block's first 64 bytes. They are the same in memory and on the disk except for three numbers:
+# `crc32` is computed when the block is written to a file; `owner`, the Block that owns these bytes,
+# and `own_names`, a note of `entry_filter`, are 0 on the disk.
 cdef struct Head:
     char[2] magic
     uint8_t version
-    uint8_t zero
+    uint8_t own_names
     uint32_t crc32
     uint32_t count
     uint32_t live

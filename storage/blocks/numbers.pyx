@@ -3,13 +3,18 @@
 
 A number is `-?digits`, or a decimal with an optional fraction and an optional exponent; nothing else
 is one, so that a filter does not depend on what a C library accepts. Integers of 64 bits are exact,
-other numbers are the nearest double. An integer and a double are compared exactly.
+other numbers are the nearest double. An integer and a double are compared exactly, and so are an
+integer and a bound, whatever digits it has.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.ref cimport PyObject
-from libc.stdint cimport INT64_MIN, int64_t, uint64_t
+from libc.math cimport INFINITY
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint64_t
 
-from millstream.storage.blocks.numbers cimport Number
+import re
+
+from millstream.storage.blocks.numbers cimport Bound, Number
 
 cdef extern from "Python.h":
     double PyOS_string_to_double(const char* text, char** end, PyObject* overflow) except? -1.0
@@ -19,6 +24,11 @@ cdef enum:
     DIGITS_MOST = 780
     # With a larger exponent a number is 0 or infinite, however many zeros it has.
     EXPONENT_MOST = 1000000000000
+
+    # Integers of 64 bits have at most so many digits. An exponent with as many is out of reach.
+    INTEGER_DIGITS = 19
+
+DECIMAL = re.compile(rb"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]+))?", re.DOTALL)
 
 cdef double[23] TENS
 for _power in range(23):
@@ -176,3 +186,55 @@ cdef int compare_mixed(int64_t integer, double real) noexcept nogil:
         return 1 if integer > whole else -1
     rest = real - <double>whole
     return (rest < 0) - (rest > 0)
+
+
+# ---------------------------------------------------------------- bounds
+
+cdef bint read_bound(bytes text, Bound* out) except -1:
+    """Read a bound: a number, -inf or +inf; False if it is neither."""
+    out.floor = 0
+    out.has_rest = False
+    out.beyond = 0
+    if text.lower() in (b"-inf", b"+inf"):
+        out.beyond = -1 if text[:1] == b"-" else 1
+        out.number.is_integer = False
+        out.number.real = out.beyond * INFINITY
+        return True
+    if not read_number(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text), &out.number):
+        return False
+    if out.number.is_integer:
+        out.floor = out.number.integer
+        return True
+    negative, whole, fraction, sign, exponent = DECIMAL.fullmatch(text).groups(b"")
+    exponent = exponent.lstrip(b"0")[:INTEGER_DIGITS] or b"0"
+    power = -int(exponent) if sign == b"-" else int(exponent)
+    digits = (whole + fraction).lstrip(b"0")
+    set_floor(out, bool(negative), digits, len(digits) - len(fraction) + power)
+    return True
+
+
+cdef int set_floor(Bound* bound, bint negative, bytes digits, point) except -1:
+    """Set what integers are compared with, from digits that do not begin with 0, and the number of
+    them before the point."""
+    if digits and point > INTEGER_DIGITS:
+        bound.beyond = -1 if negative else 1
+        return 0
+    whole = int(digits[:point].ljust(point, b"0")) if point > 0 else 0
+    bound.has_rest = bool(digits[max(point, 0):].strip(b"0"))
+    floor = -whole - bound.has_rest if negative else whole
+    if INT64_MIN <= floor <= INT64_MAX:
+        bound.floor = floor
+    else:
+        bound.beyond = -1 if negative else 1
+    return 0
+
+
+cdef int compare_to_bound(const Number* one, const Bound* bound) noexcept nogil:
+    """Below 0, 0 or above 0, as a number is less than, equal to or greater than a bound."""
+    if not one.is_integer:
+        return compare_numbers(one, &bound.number)
+    if bound.beyond:
+        return -bound.beyond
+    if one.integer != bound.floor:
+        return 1 if one.integer > bound.floor else -1
+    return -1 if bound.has_rest else 0

@@ -440,7 +440,7 @@ cdef class OpenBlock:
         cdef uint32_t nodes = self.node_count - 1 if self.node_count else 0
         memcpy(head.magic, <const char*>b"MB", 2)
         head.version = FORMAT_VERSION if self.set_count < SETS_MAX else FORMAT_VERSION_PLAIN
-        head.zero = 0
+        head.own_names = 0
         head.crc32 = 0
         head.count = self.count
         head.live = self.live

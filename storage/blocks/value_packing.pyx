@@ -458,7 +458,7 @@ cdef Block packed_block(const View* view):
     head = new_head(block, table_size(view.count, packer.set_count, view.node_count) + size)
     memcpy(head.magic, <const char*>b"MB", 2)
     head.version = FORMAT_VERSION_PACKED
-    head.zero = 0
+    head.own_names = 0
     head.crc32 = 0
     head.count, head.live = view.count, view.live
     head.size = <uint32_t>size

@@ -5,14 +5,15 @@ A search takes as long as it has work to do, so that its caller can continue it 
 log itself, or in a list of its blocks.
 """
 
-from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, uint8_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId, id_less, step_down, step_up
 from millstream.storage.blocks.block cimport Block
 from millstream.storage.blocks.entry_filter cimport MATCH, NO_MATCH, EntryFilter
 from millstream.storage.blocks.layout cimport (
-    CHECKPOINT_EVERY, Cursor, Entry, View, cursor_checkpoint, cursor_next, cursor_seek, view_of,
+    CHECKPOINT_EVERY, Cursor, Entry, View, checkpoint_count, cursor_checkpoint, cursor_next, cursor_seek,
+    view_of,
 )
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.blocks.skiplist_pages cimport Place, place_before, view_block
@@ -112,6 +113,14 @@ cdef uint32_t count_up_to(const View* view, EntryId last) noexcept:
     return cursor.index
 
 
+cdef const uint8_t* group_end(const View* view, uint32_t index) noexcept:
+    """The end of the entries up to the next checkpoint after an entry."""
+    cdef uint32_t following = index // CHECKPOINT_EVERY
+    if following < checkpoint_count(view.count):
+        return view.entries + view.checkpoints[following]
+    return view.entries + view.size
+
+
 cdef bint search_back(EntryFilter filter, const View* view, Search* search, Output out) except -1:
     """Search a block, newest first: decode 32 entries, then look at them backward."""
     cdef Cursor cursor
@@ -124,6 +133,15 @@ cdef bint search_back(EntryFilter filter, const View* view, Search* search, Outp
     past = count_up_to(view, search.end)
     while past > 0:
         cursor_checkpoint(&cursor, view, (past - 1) // CHECKPOINT_EVERY)
+        if not filter.may_have(view, cursor.at, group_end(view, past - 1)):
+            past = cursor.index
+            search.work -= filter.work
+            filter.work = 0
+            cursor_next(&cursor, view)
+            if not step_before(search, EntryId(cursor.entry.ms, cursor.entry.seq)) or (
+                    search.work <= 0):
+                return False
+            continue
         held = 0
         while cursor.index < past:
             cursor_next(&cursor, view)

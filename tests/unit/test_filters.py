@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -36,11 +37,13 @@ def is_between(value: bytes, low: bytes, high: bytes) -> bool:
     found = number(value)
     if found is None:
         return False
-    bounds = []
+    bounds: list[int | float | Fraction] = []
     for word in (low, high):
         text = word.removeprefix(b"(")
-        infinite = {b"-inf": -math.inf, b"+inf": math.inf}.get(text.lower())
-        bound = number(text) if infinite is None else infinite
+        bound: int | float | Fraction | None
+        bound = {b"-inf": -math.inf, b"+inf": math.inf}.get(text.lower())
+        if bound is None:  # an integer is compared with all digits of a bound
+            bound = Fraction(text.decode()) if isinstance(found, int) else number(text)
         assert bound is not None
         bounds.append(bound)
     above = found > bounds[0] or (found == bounds[0] and not low.startswith(b"("))
@@ -68,7 +71,8 @@ NUMBERS = [
     b"1e400", b"-1e400", b"1e-400", b"5.0", b"5e0", b"5.5", b"5", b"0.5e1", b"1e22", b"1e23",
     b"123456789012345678901234567890", b"4.35", b"2.2250738585072011e-308", b"5e-324",
     b"1" * 900, b"0." + b"0" * 900 + b"1", b"0." + b"0" * 400 + b"1e400",
-    b"9007199254740992." + b"9" * 900,
+    b"9007199254740992." + b"9" * 900, b"6.9999999999999999999", b"7.0000000000000000001",
+    b"-7.0000000000000000001", b"-6.9999999999999999999", b"-9223372036854775808.5", b"0.07e2",
 ]  # fmt: skip
 NO_NUMBERS = [
     b"", b"-", b"+5", b".5", b"5.", b"inf", b"nan", b"0x10", b" 5", b"5 ", b"5e", b"5e+", b"--5",
@@ -155,6 +159,30 @@ def test_numbers_are_compared_exactly(value: bytes, low: bytes, high: bytes) -> 
     found = EntryFilter([b"n", b"BETWEEN", low, high])
     made, _ = search_entries(stream, found, (0, 0), (MAX, MAX), MAX)
     assert made == is_between(value, low, high)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "is_found"),
+    [
+        (b"1000", b"1000.0000000000000001", False),
+        (b"1001", b"1000.0000000000000001", True),
+        (b"1000", b"999.9999999999999999", True),
+        (b"-1000", b"-1000.0000000000000001", True),
+        (b"-1000", b"-999.9999999999999999", False),
+        (b"1000", b"10000000000000000000001e-19", False),
+        (b"1000", b"0.001e6", True),
+        (b"1000", b"(0.001e006", False),
+        (b"0", b"1e-99999999999999999999999", False),
+        (b"0", b"-1e-99999999999999999999999", True),
+        (b"9223372036854775807", b"1e99999999999999999999999", False),
+        (b"-9223372036854775808", b"-1e+99999999999999999999999", True),
+    ],
+)
+def test_an_integer_is_compared_with_all_digits(value: bytes, low: bytes, is_found: bool) -> None:
+    stream = Stream()
+    stream.append_entry(1, 0, [b"n", value])
+    found = EntryFilter([b"n", b"BETWEEN", low, b"+inf"])
+    assert search_entries(stream, found, (0, 0), (MAX, MAX), MAX)[0] == is_found
 
 
 @pytest.mark.parametrize("word", [*NO_NUMBERS, b"(", b"((1", b"(inf", b"-nan", b"( 1"])
