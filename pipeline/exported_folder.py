@@ -65,9 +65,11 @@ def folder_name(key: bytes) -> str:
             f"the key {key!r} is not UTF-8, and cannot be the name of a folder; leave it out with"
             " --key"
         ) from None
+    if text == _EMPTY_KEY:  # pyarrow compares the unescaped name
+        raise FolderError(
+            f"the key {text!r} would be read as null in the name of a folder; leave it out with --key"
+        )
     name = _PREFIX + (_ESCAPED.sub(_escape, text) or _EMPTY_KEY)
-    if text == _EMPTY_KEY:
-        name = f"{_PREFIX}%5F{text[1:]}"
     if len(name.encode()) > _NAME_BYTES_MAX:
         raise FolderError(
             f"the key {text[:60]!r}... is too long for the name of a folder, which has at most"
