@@ -103,6 +103,7 @@ class Job:
     pause: Callable[[], None]
     started_ms: int
     finished: tuple[str, ...] = ()  # journals that will get no more frames
+    files_bytes: int | None = None  # the size of all files soon after its beginning
     is_short: bool = False  # the disk may be full: the base gets the space that is left
     created_ms: int = 0
     seq: int = 0
@@ -292,6 +293,7 @@ class Snapshots:
 
     def start_if_due(self, changes: int, current_bytes: int, base_bytes: int) -> None:
         """Called once a second; the arguments are those of `SavePoints.due`."""
+        self._watch_growth(current_bytes)
         is_copying = self.job is not None and self.job.kind == "copy"
         if self.suspended or (self.job is not None and not is_copying):
             return
@@ -300,6 +302,17 @@ class Snapshots:
             self.scheduled = self.scheduled or kind  # before the next backup
         elif kind is not None:
             self.start(kind)
+
+    def _watch_growth(self, current_bytes: int) -> None:
+        """Write with the priority of the event loop if the files have doubled meanwhile: on a busy
+        machine the journal would grow without limit before the base is written."""
+        job = self.job
+        if job is None:
+            return
+        if job.files_bytes is None:
+            job.files_bytes = max(current_bytes, self._config.auto_aof_rewrite_min_size)
+        elif current_bytes > 2 * job.files_bytes:
+            self.worker.set_urgent(True)
 
     def start_if_freed(self) -> None:
         """Called once a second while writes are refused because of a full disk: what was removed
@@ -505,6 +518,7 @@ class Snapshots:
             return
         self._end_capture(job)
         self.job = None
+        self.worker.set_urgent(False)
         if job.on_copied is None:
             self._record(job)
         else:

@@ -49,6 +49,9 @@ class TaskWorker(Protocol):
     def pause(self) -> None:
         """Called inside long tasks: yield the interpreter to the event loop for a moment."""
 
+    def set_urgent(self, urgent: bool) -> None:
+        """While it is urgent, tasks run with the priority of the event loop."""
+
 
 class ThreadWorker:
     """A thread that runs tasks in order. `start` starts it, or else the first task.
@@ -67,6 +70,7 @@ class ThreadWorker:
     def __init__(self, name: str, niceness: int = 0) -> None:
         """niceness: how much lower the thread's priority is than the event loop's, 0 to 19."""
         self._niceness = niceness
+        self._is_urgent = False
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._name = name
         self._rested = 0.0
@@ -145,15 +149,49 @@ class ThreadWorker:
             time.sleep(self._REST_S)
             self._rested = time.perf_counter()
 
+    def set_urgent(self, urgent: bool) -> None:
+        """A thread may lower its priority, and mostly not raise it: another thread takes over after
+        the running task."""
+        if urgent == self._is_urgent or self._thread is None or not self._niceness:
+            return
+        if not urgent:
+            self._is_urgent = False
+            self.submit(self._lower_priority)
+            return
+        earlier = self._thread
+        thread = threading.Thread(
+            target=self._run_after, args=(earlier,), name=self._name, daemon=True
+        )
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):
+            return  # the earlier thread continues
+        self._is_urgent = True
+        self._thread = thread
+        self._tasks.put(lambda: None)  # the earlier thread may be waiting for a task
+
     def _run(self) -> None:
+        self._lower_priority()
+        self._run_tasks()
+
+    def _run_after(self, earlier: threading.Thread) -> None:
+        earlier.join()
+        self._run_tasks()
+
+    def _run_tasks(self) -> None:
+        here = threading.current_thread()
+        while (task := self._tasks.get()) is not None:
+            self._run_one(task)
+            del task  # do not keep the task and its objects until the next one arrives
+            if self._thread is not here:
+                return  # another thread takes over
+
+    def _lower_priority(self) -> None:
         if self._niceness and sys.platform == "linux":  # where each thread has its own niceness
             with contextlib.suppress(OSError):  # a sandbox may forbid it; tasks still run
                 # Not os.nice(0): it sets the priority too, which may be forbidden.
                 nice = min(os.getpriority(os.PRIO_PROCESS, os.getpid()) + self._niceness, 19)
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
-        while (task := self._tasks.get()) is not None:
-            self._run_one(task)
-            del task  # do not keep the task and its objects until the next one arrives
 
     def _run_inline(self) -> None:
         self._is_inline_running = True

@@ -203,6 +203,7 @@ class HandWorker:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.is_urgent = False
         self.tasks: deque[Callable[[], None]] = deque()
 
     def start(self) -> bool:
@@ -225,6 +226,9 @@ class HandWorker:
 
     def pause(self) -> None:
         pass
+
+    def set_urgent(self, urgent: bool) -> None:
+        self.is_urgent = urgent
 
 
 class HandLoop:

@@ -863,6 +863,22 @@ def test_a_removed_directory_refuses_writes_until_it_is_back(
     assert persistence_fields(world.persistence)["aof_last_write_status"] == "ok"
 
 
+def test_a_rewrite_that_falls_behind_becomes_urgent() -> None:
+    """The files have doubled since it began, at least from auto-aof-rewrite-min-size."""
+    world = new_world(
+        appendfsync="no", auto_aof_rewrite_min_size=1000, auto_aof_rewrite_percentage=0
+    )
+    (worker,) = [one for one in world.workers if one.name == "millstream-snapshot"]
+    world.persistence.snapshots.start("rewrite")
+    while world.persistence.current_bytes() <= 2000:
+        assert not worker.is_urgent
+        world.write_tick()
+        world.persistence.tick_second(0)
+    assert worker.is_urgent
+    world.settle()
+    assert not worker.is_urgent
+
+
 def test_a_rewrite_restores_removed_files() -> None:
     world = new_world()
     write_many(world, 3)

@@ -42,6 +42,35 @@ def test_tasks_run_where_a_thread_may_not_step_back(monkeypatch: pytest.MonkeyPa
     worker.stop()
 
 
+def test_urgent_tasks_run_with_the_priority_of_the_process() -> None:
+    """In order, whether the thread is idle or busy when they become urgent."""
+    worker = ThreadWorker("test", 5)
+    done: list[tuple[int, int]] = []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def note(number: int) -> None:
+        done.append((number, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+
+    def hold() -> None:
+        begun.set()
+        may_end.wait()
+
+    own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+    for number, urgent in enumerate([False, True, False, True, True]):
+        worker.set_urgent(urgent)
+        worker.submit(lambda number=number: note(number))  # type: ignore[misc]
+        worker.drain()
+    worker.set_urgent(False)
+    worker.submit(hold)
+    begun.wait()
+    worker.set_urgent(True)
+    worker.submit(lambda: note(5))
+    may_end.set()
+    worker.stop()
+    nice = min(own + 5, 19)
+    assert done == [(0, nice), (1, own), (2, nice), (3, own), (4, own), (5, own)]
+
+
 def test_a_task_that_fails_is_logged_and_the_next_runs(caplog: pytest.LogCaptureFixture) -> None:
     worker = ThreadWorker("test")
     done: list[int] = []
