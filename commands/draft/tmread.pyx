@@ -229,7 +229,7 @@ cdef class FollowRead(SearchingRead):
 
     def attempt(self, Context ctx not None):
         """WRONGTYPE when one of the keys has another type now."""
-        if self.is_searching or not self.has_news(ctx):
+        if self.is_searching() or not self.has_news(ctx):
             return None
         if self.with_clock:
             self.follow(ctx)

@@ -303,7 +303,7 @@ cdef class FilteredRead(SearchingRead):
 
     def attempt(self, Context ctx not None):
         cdef Stream stream
-        if self.is_searching:
+        if self.is_searching():
             return None
         stream = (<Database>ctx.keyspace.databases[self.db_index]).stream(self.key)
         if stream is None or not self.look([stream]):
@@ -315,7 +315,7 @@ cdef class FilteredRead(SearchingRead):
         cdef FilteredRange made
         cdef Output none
         empty = info_reply(ctx, self.db_index, self.key) if self.with_info else None
-        if not self.is_searching:
+        if not self.is_searching():
             return NULL_ARRAY if empty is None else empty
         none = Output()
         if empty is None:

@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint64_t
 
+from millstream.commands.engine.search_work cimport SearchShare
 from millstream.commands.runtime.replies cimport RowSource
 from millstream.encoding cimport Output
 from millstream.entry_id cimport EntryId
@@ -11,9 +12,8 @@ from millstream.storage.streams.stream cimport Stream
 cdef class SearchReply(RowSource):
     cdef bytes ready
     cdef bint is_complete
-    cdef bint is_counted
+    cdef SearchShare share
 
-    cdef int set_counted(self, bint counted) noexcept
     cdef int keep_blocks(self) except -1
 
 
@@ -59,10 +59,9 @@ cdef class FilteredStreams(SearchReply):
     cdef int put_head(self, Output out) except -1
     cdef int set_space(self, FilteredRange part) except -1
     cdef bint search_all(self) except -1
+    cdef bint go_on(self, int64_t* work) except -1
 
 
-cdef int64_t slice_work() noexcept
-cdef int count_search(bint begins) noexcept
 cdef FilteredRange make_filtered(Stream stream, EntryFilter filter, bint dotted, EntryId start,
                                  EntryId end, uint64_t limit)
 cdef FilteredStreams make_filtered_streams(uint64_t most, Py_ssize_t size_bytes)

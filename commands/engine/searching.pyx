@@ -2,14 +2,16 @@
 """Replies with the entries that match a filter (WHERE).
 
 The head of a list says how many elements follow, so a search is complete before its reply begins. A
-short one is complete at once. A long one keeps the blocks, which never change, and continues for a
-slice in each turn of the loop: other clients are served, and the reply shows the moment of the call.
+short one is complete at once. A long one keeps the blocks, which never change, and continues for its
+share of work in each turn of the loop: other clients are served, and the reply shows the moment of
+the call.
 The first matches are encoded during the search; those that would take too much memory are counted,
 and found again while the client reads.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint64_t
 
+from millstream.commands.engine.search_work cimport SearchShare, renew_work
 from millstream.commands.runtime.replies cimport SLICE_BYTES, RowSource, put_map_head
 from millstream.encoding cimport Output, put_null_array
 from millstream.entry_id cimport EntryId, step_down, step_up
@@ -19,45 +21,16 @@ from millstream.storage.streams.stream cimport Stream
 
 from millstream.storage.log.log_ranges import blocks_between
 
-cdef enum:
-    # The work of all searches in one turn, in units of about ten nanoseconds, and of one search at
-    # least, so that it comes to an end.
-    TURN_WORK = 60000
-    SLICE_WORK_MIN = 500
-
-# How many searches continue in later turns.
-cdef Py_ssize_t running = 0
-
-
-cdef int64_t slice_work() noexcept:
-    """The work that one search may do now."""
-    return max(<int64_t>(TURN_WORK // (1 + running)), <int64_t>SLICE_WORK_MIN)
-
-
-cdef int count_search(bint begins) noexcept:
-    """Count a search that continues in later turns, or that no longer does."""
-    global running
-    running += 1 if begins else -1
-    return 0
-
 
 cdef class SearchReply(RowSource):
     """A reply that is found in slices. `put_rows` writes nothing until the head is known."""
 
     def __cinit__(self):
         self.ready = b""
-
-    def __dealloc__(self):
-        self.set_counted(False)
-
-    cdef int set_counted(self, bint counted) noexcept:
-        if counted != self.is_counted:
-            self.is_counted = counted
-            count_search(counted)
-        return 0
+        self.share = SearchShare.__new__(SearchShare)
 
     cdef int keep(self) except -1:
-        self.set_counted(True)
+        self.share.set_running(True)
         return self.keep_blocks()
 
     cdef int keep_blocks(self) except -1:
@@ -70,12 +43,12 @@ cdef class SearchReply(RowSource):
             self.is_complete = self.put_rows(out, SLICE_BYTES)
             self.ready = out.take()
             if self.is_complete:
-                self.set_counted(False)
+                self.share.set_running(False)
         return not self.ready and not self.is_complete
 
     def next_slice(self) -> bytes:
         while self.prepare():
-            pass
+            renew_work()  # the caller has not prepared it, so it does not wait for a turn
         data, self.ready = self.ready, b""
         return data
 
@@ -110,6 +83,8 @@ cdef class FilteredRange(SearchReply):
         cdef Search* search = &self.search
         if self.is_searched:
             return True
+        if work[0] <= 0:
+            return False
         if self.matches is None:
             self.matches = Output()
         search.work = work[0]
@@ -175,8 +150,10 @@ cdef class FilteredRange(SearchReply):
         return 0
 
     cdef bint put_rows(self, Output out, Py_ssize_t full_size) except -1:
-        cdef int64_t work = slice_work()
-        if not self.go_on(&work):
+        cdef int64_t work = self.share.begin()
+        cdef bint is_complete = self.go_on(&work)
+        self.share.end(work)
+        if not is_complete:
             return False
         if self.when_none is not None and self.search.found == 0:
             out.put(self.when_none)
@@ -198,9 +175,12 @@ cdef class FilteredRange(SearchReply):
         if self.again.found < self.again.limit:
             if self.blocks is None:
                 return False  # they are kept next
+            self.again.work = self.share.begin()
+            if self.again.work <= 0:
+                return False
             self.again.full_size = full_size
-            self.again.work = slice_work()
             self.left = search_blocks(self.blocks, self.left, self.filter, &self.again, out)
+            self.share.end(self.again.work)
             del self.blocks[self.left:]
             if self.again.found < self.again.limit:
                 return False
@@ -244,13 +224,20 @@ cdef class FilteredStreams(SearchReply):
 
     cdef bint search_all(self) except -1:
         """Continue the search in one stream after the other; True when it is complete."""
+        cdef int64_t work = self.share.begin()
+        cdef bint is_complete = self.go_on(&work)
+        self.share.end(work)
+        return is_complete
+
+    cdef bint go_on(self, int64_t* work) except -1:
         cdef FilteredRange part
-        cdef int64_t work = slice_work()
         while self.at < len(self.ranges):
             part = self.ranges[self.at]
+            if work[0] <= 0:
+                return False
             if part.matches is None:
                 self.set_space(part)
-            if not part.go_on(&work):
+            if not part.go_on(work):
                 if not (part.search.stops_when_full and part.search.found
                         and part.matches.size >= part.search.full_size):
                     return False
@@ -264,8 +251,6 @@ cdef class FilteredStreams(SearchReply):
             self.at += 1
             if self.left == 0 or (self.size_bytes and self.made_bytes >= self.size_bytes):
                 del self.keys[self.at:], self.ranges[self.at:]
-            if work <= 0 and self.at < len(self.ranges):
-                return False
         return True
 
     cdef int put_head(self, Output out) except -1:

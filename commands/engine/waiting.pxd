@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint64_t
 
+from millstream.commands.engine.search_work cimport SearchShare
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport BlockedRead
@@ -26,14 +27,18 @@ cdef class SearchingRead(StreamsRead):
     # For each stream, None or (incarnation, ms, seq, is gap): the greatest evicted ID, when a search
     # began before it. What was searched before its eviction is not missed.
     cdef list missed
-    cdef bint is_searching
+    cdef SearchShare share  # None before the first search
 
-    cdef int set_searching(self, bint searching) noexcept
+    cdef inline bint is_searching(self) noexcept:
+        return self.share is not None and self.share.is_running
+
+    cdef int set_searching(self, bint searching) except -1
     cdef EntryId position(self, Py_ssize_t i, Stream stream)
     cdef int note_missed(self, Py_ssize_t i, Stream stream, EntryId start) except -1
     cdef bint has_missed(self, Py_ssize_t i, Stream stream, EntryId* evicted) except -1
     cdef bint has_gap_in(self, Py_ssize_t i, Stream stream) except -1
     cdef bint look(self, list streams) except -1
+    cdef bint look_on(self, list streams, int64_t* work) except -1
 
 
 cdef class GroupsRead(BlockedRead):

@@ -7,7 +7,7 @@ at the end of the wait.
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t
 
-from millstream.commands.engine.searching cimport count_search, slice_work
+from millstream.commands.engine.search_work cimport RETRY_WORK, SearchShare
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice
@@ -52,17 +52,13 @@ cdef class StreamsRead(BlockedRead):
 
 cdef class SearchingRead(StreamsRead):
     """A read of several streams that may have a filter (None: it has none). It looks for the first
-    match, and remembers how far it has looked. While `is_searching`, it is continued in each turn, and
+    match, and remembers how far it has looked. While `is_searching`, it is continued in later turns, and
     a change of its streams does not retry it."""
 
-    def __dealloc__(self):
-        self.set_searching(False)
-
-    cdef int set_searching(self, bint searching) noexcept:
-        if searching != self.is_searching:
-            self.is_searching = searching
-            count_search(searching)
-        return 0
+    cdef int set_searching(self, bint searching) except -1:
+        if self.share is None:
+            self.share = SearchShare.__new__(SearchShare)
+        return self.share.set_running(searching)
 
     cdef EntryId position(self, Py_ssize_t i, Stream stream):
         """The ID after which the search of a stream continues: that of the request, or up to where
@@ -98,17 +94,28 @@ cdef class SearchingRead(StreamsRead):
 
     cdef bint look(self, list streams) except -1:
         """Look for a match; True if a stream has one after its position. If there is more to look at
-        than one turn allows, the read is searching."""
+        than this turn allows, the read is searching."""
+        cdef int64_t work
+        cdef bint is_found
+        self.set_searching(False)
+        if self.looked is None:
+            self.looked = [None] * len(streams)
+            self.missed = [None] * len(streams)
+        work = self.share.begin()
+        if work <= 0:
+            self.set_searching(True)
+            return False
+        work -= RETRY_WORK
+        is_found = self.look_on(streams, &work)
+        self.share.end(work)
+        return is_found
+
+    cdef bint look_on(self, list streams, int64_t* work) except -1:
         cdef Search search
         cdef Stream stream
         cdef EntryId start
         cdef Py_ssize_t i
         cdef bint complete
-        cdef int64_t work = slice_work()
-        self.set_searching(False)
-        if self.looked is None:
-            self.looked = [None] * len(streams)
-            self.missed = [None] * len(streams)
         for i in range(len(streams)):
             stream = streams[i]
             if stream is None:
@@ -119,21 +126,22 @@ cdef class SearchingRead(StreamsRead):
                 continue
             step_up(&start)
             begin_search(&search, start, EntryId(MAX, MAX), 1)
-            search.work = work
+            search.work = work[0]
             complete = search_log(stream, self.filter, &search, None)
-            work = search.work
+            work[0] = search.work
             start = search.last if search.found else search.start
             step_down(&start)
             self.looked[i] = (stream.incarnation, start.ms, start.seq)
             if search.found:
                 return True
-            if not complete or (work <= 0 and i + 1 < len(streams)):
+            if not complete or (work[0] <= 0 and i + 1 < len(streams)):
                 self.set_searching(True)
                 return False
         return False
 
     def ended(self, Context ctx not None) -> None:
-        self.set_searching(False)
+        if self.is_searching():
+            self.set_searching(False)
 
 
 cdef class GroupsRead(BlockedRead):

@@ -261,7 +261,10 @@ class SlicedChain(Sliced):
         pieces = []
         size_bytes = 0
         while self.parts and size_bytes < SLICE_BYTES:
-            part = self.parts.pop()
+            part = self.parts[len(self.parts) - 1]
+            if size_bytes and not isinstance(part, bytes) and part.prepare():
+                break  # it has more to do before its next slice
+            self.parts.pop()
             piece = part if isinstance(part, bytes) else part.next_slice()
             if piece and piece is not part:
                 self.parts.append(part)

@@ -325,7 +325,7 @@ cdef class PlainRead(SearchingRead):
     def attempt(self, Context ctx not None):
         """Read again, as if XREAD were sent now: the look-ups count again, and WRONGTYPE is raised
         when a key has another type."""
-        if self.is_searching:
+        if self.is_searching():
             return None
         return self.find(ctx, self.current(ctx), True)
 
@@ -343,7 +343,7 @@ cdef class PlainRead(SearchingRead):
 
     def timeout_reply(self, Context ctx not None):
         """Null; a search that is not complete continues in what is there now."""
-        if not self.is_searching:
+        if not self.is_searching():
             return NULL_ARRAY
         return self.filtered(ctx, self.current(ctx))
 

@@ -56,13 +56,14 @@ cdef class Serving:
     cdef object timers
     cdef object resume
     cdef readonly WaitQueues waiting
-    # Waits whose reads search what is there already: each continues once in a turn.
+    # Waits whose reads search what is there already: each continues in a later turn.
     cdef list searching
     cdef Output side
     cdef public bint timer_stale
 
     cdef int begin(self, Client client, Row row, Wait wait) except -1
     cdef int serve_ready(self) except -1
+    cdef bint must_wait(self, Waiter waiter) except -1
     cdef bint attempt(self, Waiter waiter) except -1
     cdef int continue_later(self, Waiter waiter) except -1
     cdef int continue_searches(self) except -1

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from functools import partial
 import logging
 
+from millstream.commands.engine.search_work cimport has_work
 from millstream.commands.engine.waiting cimport SearchingRead
 from millstream.commands.runtime.context cimport Context, Session
 from millstream.commands.runtime.replies cimport Encodable, Raw, Wait, put_reply
@@ -259,19 +260,23 @@ cdef class Serving:
 
     cdef int continue_later(self, Waiter waiter) except -1:
         """Note a waiting read that has not searched all that is there."""
-        if isinstance(waiter.read, SearchingRead) and (<SearchingRead>waiter.read).is_searching:
+        if isinstance(waiter.read, SearchingRead) and (<SearchingRead>waiter.read).is_searching():
             self.searching.append(waiter)
         return 0
 
     cdef int continue_searches(self) except -1:
-        """Continue the searches of waiting reads for one turn."""
+        """Continue the searches of waiting reads in order, as far as this turn allows."""
         cdef list waiters = self.searching
         cdef Waiter waiter
+        cdef Py_ssize_t done = 0
         self.searching = []
-        for waiter in waiters:
+        while done < len(waiters) and has_work():
+            waiter = waiters[done]
+            done += 1
             if not waiter.over:
                 (<SearchingRead>waiter.read).set_searching(False)
                 self.attempt(waiter)
+        self.searching = waiters[done:] + self.searching
         return 0
 
     cdef int serve_ready(self) except -1:
@@ -291,10 +296,20 @@ cdef class Serving:
                 context.shared = context.remade = None
         return 0
 
+    cdef bint must_wait(self, Waiter waiter) except -1:
+        """True if a read with a filter continues in a later turn."""
+        cdef SearchingRead read = <SearchingRead>waiter.read
+        if read.filter is None:
+            return False
+        if not read.is_searching() and not has_work():
+            read.set_searching(True)
+            self.searching.append(waiter)
+        return read.is_searching()
+
     cdef bint attempt(self, Waiter waiter) except -1:
         """Retry a waiting read; True when its client was served. A read that searches continues in
-        the next turn, and sees then what has come meanwhile."""
-        if isinstance(waiter.read, SearchingRead) and (<SearchingRead>waiter.read).is_searching:
+        a later turn, and sees then what has come meanwhile."""
+        if isinstance(waiter.read, SearchingRead) and self.must_wait(waiter):
             return False
         cdef Session running = self.context.session
         cdef Database running_db = self.context.db

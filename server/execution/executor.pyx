@@ -467,6 +467,7 @@ cdef class Executor:
         if self.serving.searching:
             self.set_clocks()
             self.serving.continue_searches()
+        self.outbox.search_turns.renew_soon()
         if self.resumable or self.serving.searching:
             self.schedule_tick()
         if self.keyspace.timer_requests and not self.admission.loading:

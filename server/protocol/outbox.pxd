@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint64_t
 
+from millstream.commands.engine.search_work cimport SearchTurns
 from millstream.commands.runtime.context cimport Session
 from millstream.server.protocol.resp cimport Parser
 
@@ -69,6 +70,7 @@ cdef class Outbox:
     cdef public uint64_t now_ms  # the steady clock of this tick
     cdef public object hold_times
     cdef object hold_starts
+    cdef SearchTurns search_turns
 
     cdef int put(self, Client client, bytes data, bint shows_data) except -1
     cdef int push(self, Client client, bytes data, bint shows_data) except -1

@@ -29,6 +29,7 @@ from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
 import logging
 from collections import deque
 
+from millstream.commands.engine.search_work cimport SearchTurns
 from millstream.commands.runtime.context cimport Session
 from millstream.server.clock cimport monotonic_ns
 
@@ -137,6 +138,7 @@ cdef class Outbox:
         self.check_output = None
         self.least_limit_bytes = UINT64_MAX
         self.lagging = set()
+        self.search_turns = SearchTurns(loop.call_soon)
 
     cdef int put(self, Client client, bytes data, bint shows_data) except -1:
         """Add bytes for a client, to be sent at the end of the tick. None stands for a client that
@@ -400,7 +402,9 @@ cdef class Outbox:
         if client.dirty or client.held_pieces:
             return  # its first slice is not released yet; its release calls this again
         try:
-            if client.producer.prepare():
+            is_searching = client.producer.prepare()
+            self.search_turns.renew_soon()
+            if is_searching:
                 self.loop.call_soon(self.pump, client)
                 return
             if client.paused:
