@@ -67,7 +67,7 @@ def folder_name(key: bytes) -> str:
         ) from None
     if text == _EMPTY_KEY:  # pyarrow compares the unescaped name
         raise FolderError(
-            f"the key {text!r} would be read as null in the name of a folder; leave it out with --key"
+            f"the key {text!r} stands for null in the name of a folder; leave it out with --key"
         )
     name = _PREFIX + (_ESCAPED.sub(_escape, text) or _EMPTY_KEY)
     if len(name.encode()) > _NAME_BYTES_MAX:

@@ -360,7 +360,7 @@ def test_keys_become_names_of_folders() -> None:
     assert not is_group("_millstream.json")
     with pytest.raises(FolderError, match="not UTF-8"):
         folder_name(b"\xff")
-    with pytest.raises(FolderError, match="read as null"):
+    with pytest.raises(FolderError, match="stands for null"):
         folder_name(b"__HIVE_DEFAULT_PARTITION__")
     with pytest.raises(FolderError, match="too long"):
         folder_name(b"x" * 252)
