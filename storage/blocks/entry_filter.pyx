@@ -38,10 +38,10 @@ cdef enum:
     BETWEEN
     # A decimal with more digits takes much longer to read.
     DIGITS_QUICK = 16
-    # A match is found by its bytes if there are at least so many, and of longer ones by the first.
+    # Matches are found by their bytes if there are at least two, and by at most 64 of them.
     NEEDLE_LEAST = 2
     NEEDLE_MOST = 64
-    # Looks at each entry are faster if more than one entry in so many has the needle.
+    # Looks at each entry are faster if more than a quarter of the entries have the needle.
     FEW = 4
     # A search looks at 32 bytes in the time of a unit of work.
     SCANNED_SHIFT = 5

@@ -25,7 +25,7 @@ cdef enum:
     # With a larger exponent a number is 0 or infinite, however many zeros it has.
     EXPONENT_MOST = 1000000000000
 
-    # Integers of 64 bits have at most so many digits. An exponent with as many is out of reach.
+    # A signed integer of 64 bits has at most 19 digits. An exponent with 19 is out of reach.
     INTEGER_DIGITS = 19
 
 DECIMAL = re.compile(rb"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]+))?", re.DOTALL)

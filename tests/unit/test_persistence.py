@@ -863,7 +863,7 @@ def test_a_removed_directory_refuses_writes_until_it_is_back(
     assert persistence_fields(world.persistence)["aof_last_write_status"] == "ok"
 
 
-def test_a_rewrite_that_falls_behind_becomes_urgent() -> None:
+def test_a_rewrite_that_lags_becomes_urgent() -> None:
     """The files have doubled since it began, at least from auto-aof-rewrite-min-size."""
     world = new_world(
         appendfsync="no", auto_aof_rewrite_min_size=1000, auto_aof_rewrite_percentage=0
