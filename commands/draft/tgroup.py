@@ -27,24 +27,34 @@ OPTIONS = (
     b"TTL",
     b"TIMEOUT",
     b"BACKOFF",
+    b"MAXDELIVER",
+    b"DEADLETTER",
     b"MAXINFLIGHT",
     b"CONSUMERTTL",
     b"PAUSE",
 )
 TIMEOUT_MAX_MS = 86_400_000
+MAX_DELIVER = 1_000_000
 DELAYS_MAX = 16
 NUMBER_MAX = 2**63 - 1
 BAD_TIMEOUT = f"ERR TIMEOUT must be from 0 to {TIMEOUT_MAX_MS}"
 BAD_DELAYS = f"ERR BACKOFF must have from 0 to {DELAYS_MAX} values"
 BAD_DELAY = f"ERR a BACKOFF value must be from 0 to {DELAY_MAX_MS}"
+BAD_MAX_DELIVER = f"ERR MAXDELIVER must be from 0 to {MAX_DELIVER}"
+NEEDS_DEAD_LETTER = "ERR MAXDELIVER needs a DEADLETTER stream"
+OWN_DEAD_LETTER = "ERR a stream cannot be its own dead letter stream"
 NEEDS_TIMEOUT = "ERR BACKOFF, MAXDELIVER, DEADLETTER, MAXINFLIGHT and ORDER need a TIMEOUT"
 # The names of rules in GroupRules, and their words in the effect. Each is a number.
 EFFECT_WORDS = {
     "timeout_ms": b"TIMEOUT",
+    "max_deliver": b"MAXDELIVER",
     "max_in_flight": b"MAXINFLIGHT",
     "consumer_ttl_ms": b"CONSUMERTTL",
     "paused_until_ms": b"PAUSED",
 }
+
+
+OF_MANAGED_GROUPS = ("backoff_ms", "max_deliver", "dead_letter", "max_in_flight")
 
 
 @dataclass
@@ -60,9 +70,9 @@ class Request:
 
 @command(
     "TGROUP key group [START id] [TTL ms] [TIMEOUT ms] [BACKOFF numdelays [ms ...]] "
-    "[MAXINFLIGHT n] [CONSUMERTTL ms] [PAUSE ms]",
+    "[MAXDELIVER n:integer] [DEADLETTER dead:key] [MAXINFLIGHT n] [CONSUMERTTL ms] [PAUSE ms]",
     "write",
-    complexity="O(1)",
+    complexity="O(1); O(n) if MAXDELIVER changes, n the number of the group's pending entries",
 )
 def tgroup(ctx: Context, args: Args) -> Simple:
     """Sets the rules by which the server delivers the entries of a consumer group.
@@ -79,7 +89,7 @@ def tgroup(ctx: Context, args: Args) -> Simple:
     current = _rules_of(group)
     if request.pause_ms is not None:
         request.rules["paused_until_ms"] = _pause_end(request.pause_ms, ctx.steady_ms, current)
-    _check({**current, **request.rules})
+    _check(key, {**current, **request.rules})
     if stream is None or group is None:
         stream, group = _make_group(ctx, key, name, request)
     if request.ttl_ms is not None and request.ttl_ms != group.ttl_ms:
@@ -120,6 +130,10 @@ def _take_rule(args: Args, word: bytes) -> tuple[str, Any]:
     """The name of a rule in GroupRules, and its value."""
     if word == b"TIMEOUT":
         return "timeout_ms", args.take_int_between(0, TIMEOUT_MAX_MS, BAD_TIMEOUT)
+    if word == b"MAXDELIVER":
+        return "max_deliver", args.take_int_between(0, MAX_DELIVER, BAD_MAX_DELIVER)
+    if word == b"DEADLETTER":
+        return "dead_letter", args.take()
     if word == b"MAXINFLIGHT":
         return "max_in_flight", args.take_int_between(0, NUMBER_MAX, NOT_INTEGER)
     if word == b"CONSUMERTTL":
@@ -160,7 +174,9 @@ def _rules_of(group: Group | None) -> dict[str, Any]:
     """The rules of a group by their names in GroupRules."""
     rules = None if group is None else group.rules
     values = {rule: 0 if rules is None else getattr(rules, rule) for rule in EFFECT_WORDS}
-    return {**values, "backoff_ms": () if group is None else group.backoff_ms}
+    backoff_ms = () if group is None else group.backoff_ms
+    dead_letter = b"" if rules is None else rules.dead_letter or b""
+    return {**values, "backoff_ms": backoff_ms, "dead_letter": dead_letter}
 
 
 def _pause_end(pause_ms: int, now_ms: int, current: dict[str, Any]) -> int:
@@ -173,10 +189,14 @@ def _pause_end(pause_ms: int, now_ms: int, current: dict[str, Any]) -> int:
     return min(now_ms + pause_ms, UNTIL_RESUMED - 1)
 
 
-def _check(rules: dict[str, Any]) -> None:
+def _check(key: bytes, rules: dict[str, Any]) -> None:
     """Refuse rules that do not fit together."""
-    if not rules["timeout_ms"] and (rules["backoff_ms"] or rules["max_in_flight"]):
+    if not rules["timeout_ms"] and any(rules[rule] for rule in OF_MANAGED_GROUPS):
         raise CommandError(NEEDS_TIMEOUT)
+    if rules["max_deliver"] and not rules["dead_letter"]:
+        raise CommandError(NEEDS_DEAD_LETTER)
+    if rules["dead_letter"] == key:
+        raise CommandError(OWN_DEAD_LETTER)
 
 
 def _effect_words(changed: dict[str, Any]) -> list[bytes | int]:
@@ -185,6 +205,8 @@ def _effect_words(changed: dict[str, Any]) -> list[bytes | int]:
     for rule, value in changed.items():
         if rule == "backoff_ms":
             words += [b"BACKOFF", len(value), *value]
+        elif rule == "dead_letter":
+            words += [b"DEADLETTER", value]
         else:
             words += [EFFECT_WORDS[rule], value]
     return words

@@ -11,6 +11,7 @@ from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
 from millstream.ids import Id
+from millstream.storage.groups.dead_entries import dead_count
 from millstream.storage.groups.group import UNTIL_RESUMED, Group
 from millstream.storage.reservations.held import handed_out_id
 from millstream.storage.streams.lineage import Lineage
@@ -68,16 +69,20 @@ def _last_seq(stream: Stream, producer: bytes) -> bytes | None:
 
 def _group_fields(group: Group, now_ms: int) -> Fields:
     """The rules of a group, and how many of its pending entries are with readers or wait."""
-    rules = group.rules
+    rules, dead = group.rules, dead_count(group.pending)
     return {
         b"timeout": group.timeout_ms,
         b"backoff": list(group.backoff_ms),
+        b"maxdeliver": 0 if rules is None else rules.max_deliver,
+        b"deadletter": b"" if rules is None else rules.dead_letter or b"",
         b"maxinflight": 0 if rules is None else rules.max_in_flight,
         b"consumer-ttl": 0 if rules is None else rules.consumer_ttl_ms,
         b"ttl": group.ttl_ms,
         b"pause": 0 if rules is None else _pause_left_ms(rules.paused_until_ms, now_ms),
         b"in-flight": group.in_flight,
-        b"waiting": group.pending.waiting_count,
+        b"waiting": group.pending.waiting_count - dead,
+        b"dead": dead,
+        b"dead-letters": sum(group.dead_letters.values()),
     }
 
 

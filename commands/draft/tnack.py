@@ -12,15 +12,18 @@ from millstream.commands.engine.managed_groups import GiveBack, check_managed, h
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import command
-from millstream.errors import BAD_NUMIDS, NEEDS_IDS, TOO_FEW_IDS, CommandError, shown
+from millstream.errors import BAD_NUMIDS, NEEDS_IDS, SYNTAX, TOO_FEW_IDS, CommandError, shown
 
 DELAY_MAX_MS = 30 * 86_400_000
 BAD_DELAY = f"ERR DELAY must be from 0 to {DELAY_MAX_MS}"
-MODES = (b"SILENT", b"FAIL")
+BAD_REASON = "ERR REASON must have at most 1024 bytes"
+REASON_MAX_BYTES = 1024
+DELAY_WITH_FATAL = f"{SYNTAX}, DELAY cannot be used with FATAL"
+MODES = (b"SILENT", b"FAIL", b"FATAL")
 
 
 @command(
-    "TNACK key group consumer [mode: SILENT | FAIL] [DELAY ms] "
+    "TNACK key group consumer [mode: SILENT | FAIL | FATAL] [DELAY ms] [REASON text] "
     "<which: {ids: IDS numids id [id ...]} | ALL>",
     "write fast",
     complexity="O(log n) for each ID, n the number of the group's pending entries; with ALL O(n)",
@@ -28,12 +31,13 @@ MODES = (b"SILENT", b"FAIL")
 def tnack(ctx: Context, args: Args) -> list[int] | int:
     """Gives entries that a consumer holds back to their group, for now or for later.
 
-    The reply is a code for each ID: 1 if the entry was given back, -1 if the consumer does not hold
-    it. With ALL, the number of entries given back: all that the consumer held.
+    The reply is a code for each ID: 1 if the entry was given back, 2 if it was copied to the dead
+    letter stream, 3 if it is dead and not copied yet, -1 if the consumer does not hold it. With
+    ALL, the number of entries: all that the consumer held.
     """
-    key, _, group = named_group(ctx, args)
+    key, stream, group = named_group(ctx, args)
     holder = args.take()
-    mode, delay_ms = b"FAIL", None
+    mode, delay_ms, reason = b"FAIL", None, b""
     first = given = 0
     everything = False
     while args.remaining:
@@ -42,6 +46,10 @@ def tnack(ctx: Context, args: Args) -> list[int] | int:
             mode = word
         elif args.remaining > 1 and args.option(b"DELAY"):
             delay_ms = args.take_int_between(0, DELAY_MAX_MS, BAD_DELAY)
+        elif args.remaining > 1 and args.option(b"REASON"):
+            reason = args.take()
+            if len(reason) > REASON_MAX_BYTES:
+                raise CommandError(BAD_REASON)
         elif args.remaining > 1 and args.option(b"IDS"):
             first = args.pos + 1
             given = args.skip_ids(BAD_NUMIDS, TOO_FEW_IDS)
@@ -52,12 +60,15 @@ def tnack(ctx: Context, args: Args) -> list[int] | int:
             raise CommandError(f"ERR Unrecognized TNACK option '{shown(args[args.pos])}'")
     if not given and not everything:
         raise CommandError(NEEDS_IDS)
+    if mode == b"FATAL" and delay_ms is not None:
+        raise CommandError(DELAY_WITH_FATAL)
     ids = [] if everything else ids_at(args, first, given)
     check_managed(group)
     if everything:
         ids = held_ids(group, holder)
         ctx.effects.require_room(read_effects_most(key, group, b"", len(ids)))
-    codes = GiveBack(mode, delay_ms).from_holder(ctx, key, group, holder, ids)
+    giving = GiveBack(mode, delay_ms, None, reason)
+    codes = giving.from_holder(ctx, key, stream, group, holder, ids)
     note_used(ctx, key, group)
     return len(codes) if everything else codes
 

@@ -21,10 +21,12 @@ cdef class Claims:
     cdef uint64_t min_idle_ms
     cdef uint64_t delivery_ms
     cdef bytes count
+    cdef bint sets_count
     cdef Ids claimed
     cdef list gone
 
     cdef bint is_too_early(self, const Pending* record, uint64_t now_ms) noexcept
+    cdef bint is_refused(self, Group group, const Pending* record) noexcept
     cdef int take(self, Context ctx, Group group, Consumer consumer, EntryId at_id, Pending* record,
                   PendingAt* at) except -1
     cdef int record(self, Context ctx, bytes key, Group group, Consumer consumer) except -1

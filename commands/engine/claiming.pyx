@@ -17,7 +17,7 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.managed_entries cimport claim_retry_number
-from millstream.storage.groups.pending cimport Pending, PendingAt
+from millstream.storage.groups.pending cimport Pending, PendingAt, is_at_limit, is_dead
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.entries_by_id import entries_by_id
@@ -74,6 +74,12 @@ cdef class Claims:
         """True if an entry has not been idle for long enough. One that waits has no reader."""
         cdef uint64_t last_ms = record.last_delivery_ms
         return self.min_idle_ms and not record.waiting and now_ms - min(last_ms, now_ms) < self.min_idle_ms
+
+    cdef bint is_refused(self, Group group, const Pending* record) noexcept:
+        """True if an entry has ended, or is at the limit of deliveries, and the claim does not set its
+        number of deliveries."""
+        return not self.sets_count and (
+            is_at_limit(group.pending.records, record) or is_dead(group.pending.records, record))
 
     cdef int take(self, Context ctx, Group group, Consumer consumer, EntryId at_id, Pending* record,
                   PendingAt* at) except -1:

@@ -76,9 +76,10 @@ cdef Encodable pending_range(Group group, EntryId start, EntryId end, int64_t li
     made.latest_ms = MAX if min_idle_ms <= 0 else max(<int64_t>now_ms - min_idle_ms, 0)
     made.consumers = group.pending.members()
     made.large_counts = group.pending.large_counts()
-    # The bounds do not include entries that wait, and entries that a claim has found deleted.
-    made.has_idle_bounds = not (
-        group.pending.records.has_gone or group.pending.records.waiting)
+    # The bounds do not include entries that wait or are at the limit of deliveries, and entries that
+    # a claim has found deleted.
+    made.has_idle_bounds = not (group.pending.records.has_gone or group.pending.records.waiting
+                                or group.pending.records.limit)
     made.owner = owner
     return made
 

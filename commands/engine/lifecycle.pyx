@@ -2,8 +2,8 @@
 """Finding, creating and ending groups, consumers and reservations, for the commands of both
 dialects.
 
-This module also makes the automatic changes at the expiry of pending entries, the end of a group's
-time to live, and the end of a lease. They are made by a timer and, because a timer may be late,
+This module also makes the automatic changes at the expiry of pending entries, the failure of their
+last delivery, the end of a group's time to live, and the end of a lease. They are made by a timer and, because a timer may be late,
 before any command uses the group or the reservations (`live_group`, `live_held`). Therefore no
 reply depends on when the timer ran.
 """
@@ -11,6 +11,7 @@ reply depends on when the timer ran.
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 
 from millstream.commands.engine.appending cimport keep_policy_after_append
+from millstream.commands.engine.dead_letters cimport end_due_deliveries
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport (
     ABORT_CODE, EFFECT_BYTES, ID_WORD_BYTES, LEASE_CODE, Effects,
@@ -20,7 +21,7 @@ from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport exact_min, has_expired, is_idle
 from millstream.storage.groups.group cimport (
-    Group, GroupRules, has_ended, is_limited, waits_for_due,
+    Group, GroupRules, dead_letter_of, has_ended, is_limited, waits_for_due,
 )
 from millstream.storage.groups.pending cimport EXPIRE, WAKE
 from millstream.storage.reservations.held cimport Held, Slot
@@ -116,15 +117,28 @@ cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name):
         if ctx.keyspace.may_delete:
             end_group(ctx, key, stream, name)
         return None
-    if has_expired(group.pending.records, ctx.steady_ms) and (
-            ctx.keyspace.may_delete) and ctx.effects.has_room(
-            read_effects_most(
-                key, group, b"", min(group.pending.records.count, <uint64_t>EXPIRED_MAX))):
-        gone = take_expired(group, ctx.steady_ms, EXPIRED_MAX)
-        if gone:
-            note_acked(ctx, key, name, gone, <uint64_t>len(gone))
-            note_freed(ctx, key, group)
+    if has_expired(group.pending.records, ctx.steady_ms) or (
+            group.rules is not None and group.rules.copy_at_ms <= ctx.steady_ms):
+        end_deliveries(ctx, key, stream, group)
     return group
+
+
+cdef int end_deliveries(Context ctx, bytes key, Stream stream, Group group) except -1:
+    """Remove the pending entries that have expired or whose last delivery has failed; copies of them
+    go to the dead letter stream, if the group has one."""
+    if not ctx.keyspace.may_delete:
+        return 0
+    if dead_letter_of(group) is not None:
+        end_due_deliveries(ctx, key, stream, group)
+        return note_freed(ctx, key, group)
+    if not ctx.effects.has_room(read_effects_most(
+            key, group, b"", min(group.pending.records.count, <uint64_t>EXPIRED_MAX))):
+        return 0
+    gone = take_expired(group, ctx.steady_ms, EXPIRED_MAX)
+    if gone:
+        note_acked(ctx, key, group.name, gone, <uint64_t>len(gone))
+        note_freed(ctx, key, group)
+    return 0
 
 
 cpdef int note_acked(Context ctx, bytes key, bytes name, list ids, uint64_t count) except -1:

@@ -6,12 +6,14 @@ An entry becomes due without an effect and without a timer of its own. Only its 
 it, so its owner can acknowledge or extend it until then.
 """
 
-from libc.stdint cimport INT64_MAX, UINT64_MAX as NO_LIMIT, int64_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as NO_LIMIT, int64_t, uint32_t, uint64_t
 
+from millstream.commands.engine.dead_letters cimport DeadLetterWriter, dead_letter_writer
 from millstream.commands.engine.delivery cimport ReplyBudget, is_full, put_age
 from millstream.commands.engine.group_replies cimport idle_of
-from millstream.commands.engine.lifecycle cimport note_acked
+from millstream.commands.engine.lifecycle cimport note_acked, note_freed
 from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
 from millstream.commands.runtime.stream_effects cimport Ids, Terms, record_take
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId
@@ -19,14 +21,15 @@ from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport expires_ms, is_due
-from millstream.storage.groups.group cimport Group, delay_after, timeout_ms_of
+from millstream.storage.groups.group cimport Group, dead_letter_of, delay_after, timeout_ms_of
 from millstream.storage.groups.managed_entries cimport (
     extend, give_back, held_by, ids_held_by, rounded_up, take_again,
 )
-from millstream.storage.groups.pending cimport UNOWNED, Pending, PendingAt
+from millstream.storage.groups.pending cimport UNOWNED, Pending, PendingAt, is_at_limit
 from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.streams.stream cimport Stream
 
+from millstream.commands.engine.dead_letters import FAILED, FATAL
 from millstream.commands.engine.lifecycle import change_entries
 from millstream.commands.runtime.stream_effects import DEADLINE, WAIT
 from millstream.errors import CommandError
@@ -73,14 +76,18 @@ cdef uint64_t deliver_due(Context ctx, bytes key, Stream stream, Group group, co
     delivery.stream, delivery.group, delivery.out, delivery.limit = stream, group, out, limit
     delivery.shown = Ids.__new__(Ids)
     delivery.gone = []
+    delivery.ended = []
     delivery.encode(ctx, terms, budget)
     # The reply first, then the effect, then the change: running out of memory changes nothing.
     delivery.settle(ctx, key, terms)
+    if delivery.ended:
+        delivery.end(ctx, key, stream, group)
     return delivery.elements
 
 
 cdef class DueDelivery:
-    """The due entries of a reply: those that exist, and the IDs of those that do not."""
+    """The due entries of a reply: those that exist, and the IDs of those that do not. `ended` has the
+    IDs of those that are not delivered again, or that were delivered for the last time."""
 
     cdef Stream stream
     cdef Group group
@@ -88,6 +95,7 @@ cdef class DueDelivery:
     cdef uint64_t limit
     cdef Ids shown
     cdef list gone
+    cdef list ended
     cdef uint64_t elements
     # The number of entries so far that a reader held.
     cdef Py_ssize_t held
@@ -110,7 +118,8 @@ cdef class DueDelivery:
         cdef Py_ssize_t looked_at = 0 if with_waiting else self.held
         cdef uint64_t batch = min(self.limit, <uint64_t>BATCH) + looked_at
         cdef list due
-        while self.elements < self.limit and not is_full(self.out, budget) and len(self.gone) <= GONE_MAX:
+        while self.elements < self.limit and not is_full(self.out, budget) and (
+                len(self.gone) + len(self.ended) <= GONE_MAX):
             due = self.group.pending.take_due(ctx.steady_ms, batch, terms.with_zero, with_waiting)
             for ms, seq in due[looked_at:]:
                 if self.elements == self.limit or is_full(self.out, budget) or (
@@ -134,10 +143,14 @@ cdef class DueDelivery:
         cdef const Pending* record
         cdef Py_ssize_t start_size = out.size
         cdef bint exists = self.stream.find(at_id, &view, &entry)
-        if budget.places != NO_LIMIT:
+        if budget.places != NO_LIMIT or group.pending.records.limit:
             record = find_pending(group.pending.records, at_id, &at)
             self.held += not record.waiting
-            budget.places -= exists and record.waiting
+            if is_at_limit(group.pending.records, record):
+                self.ended.append((at_id.ms, at_id.seq))
+                return 0
+            if budget.places != NO_LIMIT:
+                budget.places -= exists and record.waiting
         if not exists:
             self.gone.append((at_id.ms, at_id.seq))
             if not terms.dotted:
@@ -183,6 +196,7 @@ cdef class DueDelivery:
         cdef PendingAt at
         cdef EntryId at_id
         cdef size_t i
+        cdef bytes dead_letter = dead_letter_of(group)
         cdef uint32_t retry_number = group.pending.retry_number(terms.retry_ms, terms.expire_ms)
         for i in range(self.shown.count):
             at_id = self.shown.items[i]
@@ -191,56 +205,78 @@ cdef class DueDelivery:
             # More than the new expire-ms has already passed: it is delivered this last time.
             if expires_ms(group.pending.records,
                           find_pending(group.pending.records, at_id, &at)) <= ctx.steady_ms:
-                self.gone.append((at_id.ms, at_id.seq))
+                (self.gone if dead_letter is None else self.ended).append((at_id.ms, at_id.seq))
         return 0
+
+    cdef int end(self, Context ctx, bytes key, Stream stream, Group group) except -1:
+        """Copy the entries that have ended to the dead letter stream."""
+        cdef DeadLetterWriter writer = dead_letter_writer(ctx, key, stream, group)
+        cdef uint64_t ms, seq
+        try:
+            for ms, seq in self.ended:
+                writer.end_failed(EntryId(ms, seq))
+        finally:
+            writer.finish()
+        return note_freed(ctx, key, group)
 
 
 # ---------------------------------------------------------------- giving back
 
 cdef class GiveBack:
     """Entries that are given back. SILENT takes the delivery back, FAIL lets the entry wait for the
-    back-off of its group, and FATAL sets the largest number of deliveries besides; `delay_ms`, unless
-    it is None, replaces the delay. `retry_count` is the number of deliveries before."""
+    back-off of its group, or ends it if it was delivered as often as the group allows, and FATAL ends
+    it; `delay_ms`, unless it is None, replaces the delay. `retry_count` is the number of deliveries
+    before, `text` the reason that a copy gets."""
 
     cdef bytes mode
     cdef object delay_ms
     cdef object retry_count
+    cdef bytes text
+    cdef DeadLetterWriter writer
     # The IDs by delay and by the word for the deliveries: one effect each.
     cdef dict done
 
-    def __init__(self, bytes mode not None, delay_ms=None, retry_count=None):
+    def __init__(self, bytes mode not None, delay_ms=None, retry_count=None, bytes text not None=b""):
         self.mode = mode
+        self.text = text
         self.delay_ms = None if delay_ms is None else rounded_up(delay_ms)
         self.retry_count = retry_count
         self.done = {}
 
-    def from_any_owner(self, Context ctx not None, bytes key not None, Group group not None, ids,
-                       set new not None) -> int:
+    def from_any_owner(self, Context ctx not None, bytes key not None, Stream stream not None,
+                       Group group not None, ids, set new not None) -> int:
         """Give back these entries, (ms, seq) each, unless they wait; those in `new` become pending.
         Returns their number."""
         cdef PendingAt at
         cdef const Pending* record
+        cdef Consumer owner
         cdef uint64_t ms, seq
         cdef int64_t count = 0
+        cdef int64_t deliveries
+        self.begin(ctx, key, stream, group, ids)
         try:
             for ms, seq in ids:
                 record = find_pending(group.pending.records, EntryId(ms, seq), &at)
                 if record == NULL and (ms, seq) not in new or record != NULL and record.waiting:
                     continue
-                self.take(ctx, group, ms, seq, 0 if record == NULL else group.pending.deliveries(record))
+                owner = None if record == NULL else group.pending.numbered(record.consumer)
+                deliveries = 0 if record == NULL else group.pending.deliveries(record)
+                self.take(ctx, group, ms, seq, deliveries, b"" if owner is None else owner.name)
+                new.discard((ms, seq))
                 count += 1
         finally:
             self.record(ctx, key, group)
         return count
 
-    def from_holder(self, Context ctx not None, bytes key not None, Group group not None,
-                    bytes holder not None, ids) -> list:
+    def from_holder(self, Context ctx not None, bytes key not None, Stream stream not None,
+                    Group group not None, bytes holder not None, ids) -> list:
         """Give back those of these entries that the consumer holds; returns a code for each."""
         cdef PendingAt at
         cdef const Pending* record
         cdef uint64_t ms, seq
         cdef int64_t number = number_of(group, holder)
         cdef list codes = []
+        self.begin(ctx, key, stream, group, ids)
         try:
             for ms, seq in ids:
                 record = NULL if number < 0 else held_by(
@@ -248,14 +284,23 @@ cdef class GiveBack:
                 if record == NULL:
                     codes.append(NOT_HELD)
                     continue
-                self.take(ctx, group, ms, seq, group.pending.deliveries(record))
-                codes.append(DONE)
+                codes.append(self.take(
+                    ctx, group, ms, seq, group.pending.deliveries(record), holder))
         finally:
             self.record(ctx, key, group)
         return codes
 
-    cdef int take(self, Context ctx, Group group, uint64_t ms, uint64_t seq,
-                  int64_t deliveries) except -1:
+    cdef int begin(self, Context ctx, bytes key, Stream stream, Group group, ids) except -1:
+        """Prepare for entries that end."""
+        if self.mode == b"FATAL" or self.mode == b"FAIL" and group.pending.records.limit:
+            self.writer = dead_letter_writer(ctx, key, stream, group)
+            ctx.effects.require(<int64_t>len(ids) * (EFFECT_BYTES + 2 * ID_WORD_BYTES + len(key)
+                                                     + len(group.name) + len(self.text)))
+        return 0
+
+    cdef int take(self, Context ctx, Group group, uint64_t ms, uint64_t seq, int64_t deliveries,
+                  bytes holder) except -1:
+        """Give back or end one entry; returns a code of TNACK."""
         cdef bytes word = b"="
         cdef uint64_t delay_ms = 0
         if self.retry_count is not None:
@@ -264,17 +309,22 @@ cdef class GiveBack:
         if self.mode == b"SILENT":
             word = b"-" if self.retry_count is None else b"%d" % max(deliveries - 1, 0)
         elif self.mode == b"FATAL":
-            word = b"%d" % INT64_MAX
+            return self.writer.end(EntryId(ms, seq), deliveries, (FATAL, holder, self.text))
+        elif self.writer is not None and deliveries >= <int64_t>group.pending.records.limit:
+            return self.writer.end(EntryId(ms, seq), deliveries, (FAILED, holder, self.text))
         if self.delay_ms is not None:
             delay_ms = self.delay_ms
         elif self.mode != b"SILENT":
             delay_ms = delay_after(group, deliveries)
         give_back(group.pending, ms, seq, word, ctx.steady_ms, delay_ms)
         self.done.setdefault((delay_ms, word), []).append((ms, seq))
-        return 0
+        return DONE
 
     cdef int record(self, Context ctx, bytes key, Group group) except -1:
-        """Record what was given back; readers that wait are woken."""
+        """Record what was given back, and what has ended; readers that wait are woken."""
+        if self.writer is not None:
+            self.writer.finish()
+            note_freed(ctx, key, group)
         for (delay_ms, word), ids in self.done.items():
             change_entries(
                 ctx, (WAIT, key, group.name, ctx.steady_ms, delay_ms, word), ids, None, len(ids))

@@ -41,6 +41,7 @@ CODES = {
     b"DEL": 43, b"RENAME": 44, b"COPY": 45, b"RESTORE": 46, b"TRESTORE": 47,
     b"SWAPDB": 48, b"FLUSHDB": 49, b"FLUSHALL": 50,
     b"GROUPRULES": 51, b"TAKE": 52, b"WAIT": 53, b"DEADLINE": 54,
+    b"DEAD": 55, b"COPIED": 56,
 }
 cdef list NAMES = [None] * 128
 for _name, _code in CODES.items():

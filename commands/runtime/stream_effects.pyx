@@ -6,7 +6,7 @@ Others have a function that records them. docs/formats.md lists all effects.
 """
 
 cimport cython
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as NEVER, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, strlen
 
@@ -20,9 +20,9 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport make_id, parse_id, parse_u64
 from millstream.storage.blocks.layout cimport read_varint
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, dead_letter_of
 from millstream.storage.groups.managed_entries cimport (
-    claim_retry_number, extend, give_back, take_again,
+    claim_retry_number, extend, give_back, keep_dead, take_again,
 )
 from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.reservations.held cimport Held, handed_out
@@ -408,7 +408,7 @@ GROUPRULES = b"GROUPRULES"
 
 # The words of GROUPRULES whose value is a number, and the rules that they set.
 RULE_NUMBERS = {
-    b"TIMEOUT": "timeout_ms",
+    b"TIMEOUT": "timeout_ms", b"MAXDELIVER": "max_deliver",
     b"MAXINFLIGHT": "max_in_flight",
     b"CONSUMERTTL": "consumer_ttl_ms",
     b"PAUSED": "paused_until_ms",
@@ -433,6 +433,8 @@ cdef dict rules_in(list words):
         for word in rest:
             if word == b"BACKOFF":
                 found["backoff_ms"] = tuple([int(next(rest)) for _ in range(int(next(rest)))])
+            elif word == b"DEADLETTER":
+                found["dead_letter"] = next(rest)
             elif word in RULE_NUMBERS:
                 found[RULE_NUMBERS[word]] = int(next(rest))
             else:
@@ -675,6 +677,29 @@ def apply_deadline(Keyspace keyspace not None, int db, list words not None) -> N
         ms, seq = id_of(word)
         extend(group.pending, ms, seq, int(words[2]), int(words[3]))
     keyspace.schedule(db, words[0], group)
+
+
+DEAD = b"DEAD"
+
+@effect(DEAD)
+def apply_dead(Keyspace keyspace not None, int db, list words not None) -> None:
+    """DEAD key group reason consumer text id [id ...]: pending entries have ended without a copy in
+    the dead letter stream, which is made later."""
+    cdef Group group = named_group(keyspace, db, words)
+    for word in words[5:]:
+        ms, seq = id_of(word)
+        keep_dead(group.pending, ms, seq, (words[2], words[3], words[4]))
+    group.own_rules().copy_at_ms = 0 if dead_letter_of(group) is not None else NEVER
+    keyspace.dead_letters.note_dead(db, words[0], group.name)
+    keyspace.schedule(db, words[0], group)
+
+
+COPIED = b"COPIED"
+
+@effect(COPIED)
+def apply_copied(Keyspace keyspace not None, int db, list words not None) -> None:
+    """COPIED key group reason number: this number of entries was copied to the dead letter stream."""
+    named_group(keyspace, db, words).count_dead_letters(words[2], int(words[3]))
 
 
 cdef int record_claim(Effects effects, int db, bytes key, Group group, Consumer consumer,

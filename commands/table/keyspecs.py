@@ -84,7 +84,8 @@ class KeySpec(NamedTuple):
     half of them (`halved`); or the number of keys that the word at `first` gives (`counted`), after
     it. Without the keyword, or with the number 0, there are none, if they are `optional`. `of`
     gives the use in a request where that varies. `filtered`: the keyword is not searched in the
-    conditions of WHERE."""
+    conditions of WHERE. With `options`, the keyword is one of these options from `first` on, in any
+    order, and the word after it is the key; an empty word is none."""
 
     flags: str
     first: int
@@ -96,6 +97,7 @@ class KeySpec(NamedTuple):
     optional: bool = False
     of: Callable[[Words], str] | None = None
     filtered: bool = False
+    options: Sequence[Argument] = ()
 
     @property
     def is_movable(self) -> bool:
@@ -145,13 +147,24 @@ def _is_plain_key(argument: Argument) -> bool:
 
 
 def _named_keys(arguments: Sequence[Argument], at: int, use: str) -> tuple[KeySpec, ...]:
-    """The key spec of an option at the end whose values are all keys (CHILDREN of TSEAL). Before
-    the option's name, only other options may stand: the first such word is the name."""
-    for argument in filter(_has_key, arguments):
+    """The key spec of an option with one key (DEADLETTER of TGROUP); or of one at the end whose
+    values are all keys (CHILDREN of TSEAL): before its name, only other options may stand, and the
+    first such word is the name."""
+    named = list(filter(_has_key, arguments))
+    for argument in named:
+        if _is_option_with_key(argument) and len(named) == 1:
+            at += sum(map(least_words, takewhile(lambda one: not one.optional, arguments)))
+            options = [one for one in arguments if one.optional]
+            spec = KeySpec(use, at, 0, 1, argument.token, optional=True, options=options)
+            return (spec,)
         if argument is arguments[-1] and argument.kind == "key" and argument.multiple:
             return (KeySpec(use, at, -1, 1, argument.token, optional=argument.optional),)
         raise SyntaxLineError(f"no key spec for {argument.name}")
     return ()
+
+
+def _is_option_with_key(argument: Argument) -> bool:
+    return argument.kind == "key" and bool(argument.token) and not argument.multiple
 
 
 def _all_of(arguments: Sequence[Argument]) -> Iterator[Argument]:
@@ -180,7 +193,9 @@ def key_positions(specs: Sequence[KeySpec], words: Words) -> list[int]:
     return [position for spec in specs for position in _positions(spec, words)]
 
 
-def _positions(spec: KeySpec, words: Words) -> range:
+def _positions(spec: KeySpec, words: Words) -> Sequence[int]:
+    if spec.options:
+        return list(_values_of_option(spec, words))
     if not spec.is_movable:
         last = spec.last + (spec.first if spec.last >= 0 else len(words))
         return range(spec.first, last + 1, spec.step)
@@ -197,6 +212,40 @@ def _positions(spec: KeySpec, words: Words) -> range:
     if not least <= count <= (len(words) - first) // spec.step:
         raise ValueError(f"{count} keys")
     return range(first, first + count * spec.step, spec.step)
+
+
+def _values_of_option(spec: KeySpec, words: Words) -> Iterator[int]:
+    """The places of the values of an option, which may be repeated. ValueError or IndexError if the
+    options are not valid."""
+    at = spec.first
+    while at < len(words):
+        if words[at].upper() == spec.keyword.encode() and words[at + 1]:
+            yield at + 1
+        at = _after_option(spec.options, words, at)
+
+
+def _after_option(options: Sequence[Argument], words: Words, at: int) -> int:
+    """The place after the option whose name is the word at `at`."""
+    name = words[at].upper()
+    if name == WHERE:
+        return at + 2 if words[at + 1] == b"0" else after_conditions(words, at + 1)
+    named = [one for one in options if _token_of(one).encode() == name]
+    if not named:
+        raise ValueError(f"{name!r} is no option")
+    [option] = named
+    if option.kind == "block":  # the number of values, and the values
+        count = int(words[at + 1])
+        if count < 0:
+            raise ValueError(f"{count} values")
+        return at + 2 + count
+    if option.kind == "oneof":
+        kinds = {_token_of(one).encode(): least_words(one) for one in option.parts}
+        return at + 1 + kinds.get(words[at + 1].upper(), 1)
+    return at + least_words(option._replace(optional=False))
+
+
+def _token_of(argument: Argument) -> str:
+    return argument.token or (argument.parts[0].token if argument.parts else "")
 
 
 def _keyword_at(spec: KeySpec, names: Words, keyword: bytes) -> int:

@@ -25,7 +25,7 @@ from millstream.ids cimport make_id
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
-from millstream.storage.groups.pending cimport Pending, PendingAt
+from millstream.storage.groups.pending cimport Pending, PendingAt, is_at_limit
 from millstream.storage.groups.pending_chunks cimport first_pending, next_pending
 from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.streams.stream cimport Stream
@@ -173,8 +173,8 @@ cdef int run(Context ctx, Target target, Consumer consumer, Claims claims, Entry
             scan.following = at_id
             break
         scan.looks -= 1
-        if record.waiting:
-            pass  # a managed group delivers it again
+        if record.waiting or is_at_limit(group.pending.records, record):
+            pass  # a managed group delivers it again, or ends it
         elif not finder.find(at_id):
             claims.gone.append((at_id.ms, at_id.seq))
             scan.most -= 1

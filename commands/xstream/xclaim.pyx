@@ -78,6 +78,7 @@ def xclaim(Context ctx not None, Args args not None):
     claims.count = b"=" if options.just_id else b"+"
     if options.retry_count >= 0:
         claims.count = b"%d" % options.retry_count
+        claims.sets_count = True
     try:
         reply = claim_ids(ctx, target, consumer, claims, ids, &options)
     finally:
@@ -173,7 +174,8 @@ cdef claim_ids(Context ctx, Target target, Consumer consumer, Claims claims, Ids
         if not stream.find(at_id, &view, &entry):
             if record != NULL:
                 claims.gone.append((at_id.ms, at_id.seq))
-        elif record == NULL or not claims.is_too_early(record, ctx.steady_ms):
+        elif record == NULL or not (claims.is_too_early(record, ctx.steady_ms)
+                                    or claims.is_refused(group, record)):
             if not options.just_id and out.size < SMALL_BYTES:
                 encode_entry(out, &view, &entry, &id_text)
             claims.take(ctx, group, consumer, at_id, record, &at)

@@ -172,13 +172,13 @@ def xgroup_createconsumer(ctx: Context, args: Args) -> int:
 def xgroup_delconsumer(ctx: Context, args: Args) -> int:
     """Deletes a consumer from a consumer group."""
     key, name, consumer = args.take(), args.take(), args.take()
-    _, group = _existing_group(ctx, key, name)
+    stream, group = _existing_group(ctx, key, name)
     dropped = 0
     if group.pending.consumer(consumer) is not None:
         if group.timeout_ms:  # the entries stay: other consumers get them
             held = held_ids(group, consumer)
             ctx.effects.require_room(read_effects_most(key, group, consumer, len(held)))
-            dropped = len(GiveBack(b"SILENT").from_holder(ctx, key, group, consumer, held))
+            dropped = len(GiveBack(b"SILENT").from_holder(ctx, key, stream, group, consumer, held))
         dropped += delete_consumer(group, consumer)
         ctx.changed(CONSUMERDROP, key, group.name, consumer, event=b"xgroup-delconsumer")
     note_used(ctx, key, group)

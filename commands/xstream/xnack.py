@@ -50,7 +50,8 @@ def xnack(ctx: Context, args: Args) -> int:
     ids = args.ids_at(first, given)
     if group.timeout_ms:
         new = {entry_id for entry_id in ids if force and stream.has_entry(*entry_id)}
-        given_back = GiveBack(mode, None, retry_count).from_any_owner(ctx, key, group, ids, new)
+        giving = GiveBack(mode, None, retry_count)
+        given_back = giving.from_any_owner(ctx, key, stream, group, ids, new)
         note_used(ctx, key, group)
         return given_back
     released = []

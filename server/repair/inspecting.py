@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.errors import DamageError, DataError
+from millstream.errors import DamageError, DataError, shown
 from millstream.glob import matcher
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.repair.checking import loader_of, new_keyspace
@@ -31,6 +31,7 @@ _PENDING_BYTES = 36
 # The rules of a group that are numbers, and their words in TGROUP.
 _RULE_WORDS = {
     "timeout_ms": "TIMEOUT",
+    "max_deliver": "MAXDELIVER",
     "max_in_flight": "MAXINFLIGHT",
     "consumer_ttl_ms": "CONSUMERTTL",
 }
@@ -245,6 +246,8 @@ def _rules_words(rules: dict[str, Any]) -> str:
             words += [word, rules[rule]]
     if rules.get("backoff_ms"):
         words += ["BACKOFF", len(rules["backoff_ms"]), *rules["backoff_ms"]]
+    if rules.get("dead_letter"):
+        words += ["DEADLETTER", shown(rules["dead_letter"])]
     if rules.get("paused_until_ms"):
         words.append("PAUSE")
     return " ".join(map(str, words))

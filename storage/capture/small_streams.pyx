@@ -20,7 +20,7 @@ from millstream.storage.capture.small_rows cimport (
     IS_OPEN, NUMBER_BYTES_MAX, put_number,
 )
 from millstream.storage.groups.consumers cimport Consumer, Details
-from millstream.storage.groups.group cimport Group, timeout_ms_of, ttl_ms_of
+from millstream.storage.groups.group cimport Group, has_delivery_rules, ttl_ms_of
 from millstream.storage.groups.pending cimport Pending, Pendings
 from millstream.storage.keyspace.key_slots cimport SLOT_COUNT, Key, KeySlots
 from millstream.storage.streams.head_eviction cimport counted_groups
@@ -52,7 +52,7 @@ cdef inline char* put_text(char* at, bytes text) noexcept:
 cdef bint is_small_group(Group group):
     cdef Details details = group.pending.details()
     cdef Consumer member
-    if (group.missed or timeout_ms_of(group) or group.pending.records.waiting
+    if (group.missed or has_delivery_rules(group) or group.pending.records.waiting
             or group.pending.records.count > PENDING_MAX
             or len(group.name) > NAME_BYTES_MAX):
         return False

@@ -30,6 +30,10 @@ cdef class Details:
     cdef uint32_t retry_times_count
     cdef uint32_t retry_times_capacity
     cdef dict large_counts
+    # The dead entries by ID, (reason, consumer, text) each: those that may be copied, and those that
+    # cannot. None before the first one.
+    cdef dict dead
+    cdef dict uncopied
     cdef dict claim_waits
     cdef DeliveryOrder order
     # The smallest idle time at which a waiting client claims an entry.

@@ -14,7 +14,7 @@ from libc.stdlib cimport calloc, free, realloc
 from millstream.entry_id cimport id_less
 from millstream.storage.groups.pending cimport (
     ABSENT, EXPIRE, IDLE, KINDS, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk, Pending, Pendings, first_of,
-    heap_of, saturating_add,
+    heap_of, is_at_limit, saturating_add,
 )
 
 cdef enum:
@@ -241,20 +241,31 @@ cdef class DueHeap:
 
 cdef inline uint64_t moment_of(Pendings* pendings, const Pending* record, int kind) noexcept:
     if kind == IDLE:
-        return claimable_ms(record)
-    return expires_ms(pendings, record) if kind == EXPIRE else due_ms(pendings, record, kind == RETRY)
+        return claimable_ms(pendings, record)
+    return ends_ms(pendings, record) if kind == EXPIRE else due_ms(pendings, record, kind == RETRY)
 
 
-cdef uint64_t claimable_ms(const Pending* record) noexcept:
-    """The last delivery; NEVER when the entry waits, or when a claim has found that it no longer
-    exists."""
-    return NEVER if record.gone or record.waiting else record.last_delivery_ms
+cdef uint64_t claimable_ms(Pendings* pendings, const Pending* record) noexcept:
+    """The last delivery; NEVER when the entry waits or is at the limit of deliveries, or when a claim
+    has found that it no longer exists."""
+    if record.gone or record.waiting or is_at_limit(pendings, record):
+        return NEVER
+    return record.last_delivery_ms
 
 
 cdef uint64_t due_ms(Pendings* pendings, const Pending* record, bint with_zero) noexcept:
-    """The time at which the record is due for redelivery; NEVER without a retry (or with retry
-    0). Entries released by XNACK are due immediately, and entries that wait at the end of their
-    delay, which may be 0."""
+    """The time at which the record is due for redelivery; NEVER at the limit of deliveries, where
+    only a reader with retry 0 ends the delivery."""
+    if is_at_limit(pendings, record) and (
+            not with_zero or fails_ms(pendings, record, False) != NEVER):
+        return NEVER
+    return fails_ms(pendings, record, with_zero)
+
+
+cdef uint64_t fails_ms(Pendings* pendings, const Pending* record, bint with_zero) noexcept:
+    """The time at which the last delivery of the record has failed, or its delay is over; NEVER
+    without a retry (or with retry 0). Entries released by XNACK are due immediately, and entries that
+    wait at the end of their delay, which may be 0."""
     cdef uint64_t retry
     if record.retry_number == NO_RETRY:
         return NEVER
@@ -276,10 +287,34 @@ cdef uint64_t expires_ms(Pendings* pendings, const Pending* record) noexcept:
     return saturating_add(record.first_delivery_ms, expire) if expire else NEVER
 
 
+cdef uint64_t ends_ms(Pendings* pendings, const Pending* record) noexcept:
+    """The time at which the record expires or, at the limit of deliveries, the last delivery has
+    failed."""
+    cdef uint64_t moment = expires_ms(pendings, record)
+    if is_at_limit(pendings, record):
+        moment = min(moment, fails_ms(pendings, record, False))
+    return moment
+
+
+cdef void set_limit(Pendings* pendings, uint32_t limit) noexcept:
+    """Set the limit of deliveries, 0 for none. Bounds may be too low, so a lower limit needs no look
+    at the records."""
+    cdef uint32_t before = pendings.limit
+    cdef Chunk* chunk
+    cdef uint32_t i
+    pendings.limit = limit
+    for i in range(pendings.chunk_count if limit != before else 0):
+        chunk = pendings.chunks[i]
+        if limit and (before == 0 or limit < before):
+            set_bound(pendings, chunk, EXPIRE, min(chunk.bounds[EXPIRE], chunk.bounds[RETRY]))
+        else:
+            chunk_bounds(pendings, chunk)
+
+
 cdef void move_bounds(Pendings* pendings, Chunk* chunk, const Pending* record) noexcept:
     """Lower a chunk's bounds to include one of its records."""
     cdef uint64_t moment
-    moment = claimable_ms(record)
+    moment = claimable_ms(pendings, record)
     if moment < chunk.bounds[IDLE]:
         set_bound(pendings, chunk, IDLE, moment)
     if record.retry_number == NO_RETRY:
@@ -290,7 +325,7 @@ cdef void move_bounds(Pendings* pendings, Chunk* chunk, const Pending* record) n
     moment = due_ms(pendings, record, False)
     if moment < chunk.bounds[WAKE]:
         set_bound(pendings, chunk, WAKE, moment)
-    moment = expires_ms(pendings, record)
+    moment = ends_ms(pendings, record)
     if moment < chunk.bounds[EXPIRE]:
         set_bound(pendings, chunk, EXPIRE, moment)
 
@@ -304,11 +339,11 @@ cdef void chunk_bounds(Pendings* pendings, Chunk* chunk) noexcept:
     cdef uint64_t idle = NEVER
     work.count += chunk.used
     for i in range(chunk.used):
-        idle = min(idle, claimable_ms(&chunk.items[i]))
+        idle = min(idle, claimable_ms(pendings, &chunk.items[i]))
         if chunk.items[i].retry_number != NO_RETRY:
             retry = min(retry, due_ms(pendings, &chunk.items[i], True))
             wake = min(wake, due_ms(pendings, &chunk.items[i], False))
-            expire = min(expire, expires_ms(pendings, &chunk.items[i]))
+            expire = min(expire, ends_ms(pendings, &chunk.items[i]))
     set_bound(pendings, chunk, RETRY, retry)
     set_bound(pendings, chunk, WAKE, wake)
     set_bound(pendings, chunk, EXPIRE, expire)

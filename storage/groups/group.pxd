@@ -14,6 +14,15 @@ cdef class GroupRules:
     cdef public uint64_t timeout_ms
     # The delays after the first failure, the second, and so on; None: no delay.
     cdef public tuple backoff_ms
+    # An entry that was delivered this number of times has ended when its last delivery fails; 0: no
+    # limit. A limit needs a dead letter stream.
+    cdef public uint64_t max_deliver
+    # The stream for copies of entries that have ended; None: none.
+    cdef public bytes dead_letter
+    # The steady time at which dead entries are copied next; NEVER: not before the rules change.
+    cdef public uint64_t copy_at_ms
+    # The number of copies for each reason; None: there were none.
+    cdef readonly dict dead_letters
     # The most entries that readers hold; 0: no limit.
     cdef public uint64_t max_in_flight
     # Consumers that hold nothing are removed after this time; 0: never.
@@ -91,7 +100,14 @@ cdef inline bint waits_for_due(Group group) noexcept:
         group.rules is not None and group.rules.timeout_ms and group.pending.blocked_clients)
 
 
+# The dead letter stream of a group; None without one.
+cdef inline bytes dead_letter_of(Group group):
+    return None if group.rules is None else group.rules.dead_letter
+
+
 cdef dict delivery_rules(Group group)
+cdef dict rules_meta(Group group)
+cdef dict packable(dict rules_meta)
 cdef bint has_delivery_rules(Group group) noexcept
 cdef uint64_t delay_after(Group group, int64_t deliveries) except? 0
 cdef uint64_t size_bytes_of(Group group) noexcept

@@ -13,8 +13,10 @@ from libc.stdint cimport INT64_MAX, UINT64_MAX as NEVER, int64_t, uint32_t, uint
 cimport cython
 
 from millstream.storage.groups.consumers cimport known_name
+from millstream.storage.groups.dead_entries cimport dead_count, dead_entries
+from millstream.storage.groups.due_index cimport set_limit
 from millstream.storage.groups.pending cimport Chunk, Pending, Pendings, RetryTimes
-from millstream.storage.groups.pending_chunks cimport nothing_pending
+from millstream.storage.groups.pending_chunks cimport allocated, nothing_pending
 from millstream.storage.groups.pending_list cimport PendingList
 
 cdef enum:
@@ -22,24 +24,27 @@ cdef enum:
     # of a consumer with its name and items, and of the objects for the first consumer. And the
     # number of sampled chunks.
     GROUP_BYTES = 200
-    RULES_BYTES = 96
+    RULES_BYTES = 128
     DELAY_BYTES = 40
     CONSUMER_BYTES = 170
     DETAILS_BYTES = 200
     TABLE_BYTES = 56  # of a chunk, in the table of chunks
+    DEAD_BYTES = 300  # of a dead entry, without its record
     SAMPLED_CHUNKS = 64
 
 
 # The end of a pause without an end; of a pause, it is the most that a journal has.
 UNTIL_RESUMED = INT64_MAX
+# Rules that are None when they are not set.
+NONE_IF_EMPTY = ("backoff_ms", "dead_letter")
 # Rules that a snapshot has only if they are set. Each is a number.
-LATER_RULES = ("max_in_flight", "consumer_ttl_ms", "paused_until_ms")
+LATER_RULES = ("max_deliver", "max_in_flight", "consumer_ttl_ms", "paused_until_ms")
 
 
 @cython.no_gc
 cdef class GroupRules:
     """The rules of a group: it ends ttl_ms after `last_used_ms`, unless clients wait on it or ttl_ms is
-    0; and when its deliveries fail."""
+    0; when its deliveries fail, and what becomes of entries whose deliveries have ended."""
 
 
 @cython.no_gc
@@ -79,21 +84,47 @@ cdef class Group:
         """Set some rules by their names in GroupRules; the others stay."""
         cdef GroupRules own = self.own_rules()
         for name, value in rules.items():
-            setattr(own, name, value or None if name == "backoff_ms" else value)
+            setattr(own, name, value or None if name in NONE_IF_EMPTY else value)
         if "consumer_ttl_ms" in rules:
             own.consumer_check_ms = own.consumer_looked = 0
+        if "max_deliver" in rules or "dead_letter" in rules:
+            self.set_end_of_deliveries()
         self.drop_empty_rules()
 
+    def set_end_of_deliveries(self) -> None:
+        """Let the limit of deliveries count for pending entries, too. Dead entries can be copied at
+        once if there is a dead letter stream."""
+        cdef uint32_t limit = 0 if self.rules.dead_letter is None else self.rules.max_deliver
+        self.rules.copy_at_ms = NEVER
+        if self.rules.dead_letter is not None and dead_count(self.pending):
+            self.rules.copy_at_ms = 0
+        if limit or self.pending.records.limit:
+            self.pending.records = allocated(self.pending.records)
+            set_limit(self.pending.records, limit)
+
     def drop_empty_rules(self) -> None:
-        """Forget the rules if none is set."""
-        if self.rules.ttl_ms == 0 and not has_delivery_rules(self):
+        """Forget the rules if none is set, and no entry is dead."""
+        if self.rules.ttl_ms == 0 and not has_delivery_rules(self) and dead_count(self.pending) == 0:
             self.rules = None
 
     def own_rules(self) -> GroupRules:
         """The rules of the group, which has some from now on."""
         if self.rules is None:
             self.rules = GroupRules.__new__(GroupRules)
+            self.rules.copy_at_ms = NEVER
         return self.rules
+
+    @property
+    def dead_letters(self) -> dict:
+        """The number of copies in the dead letter stream for each reason."""
+        return {} if self.rules is None or self.rules.dead_letters is None else self.rules.dead_letters
+
+    def count_dead_letters(self, bytes reason not None, uint64_t count) -> None:
+        """Count copies of entries that were ended for this reason."""
+        self.own_rules()
+        if self.rules.dead_letters is None:
+            self.rules.dead_letters = {}
+        self.rules.dead_letters[reason] = self.rules.dead_letters.get(reason, 0) + count
 
     @property
     def timeout_ms(self) -> int:
@@ -121,10 +152,11 @@ cdef class Group:
 
 
 cdef bint has_delivery_rules(Group group) noexcept:
-    """True if the group has rules other than a time to live."""
+    """True if the group has rules other than a time to live, or had copies made by them."""
     cdef GroupRules rules = group.rules
     return rules is not None and (
         rules.timeout_ms > 0 or rules.backoff_ms is not None or rules.max_in_flight > 0
+        or rules.dead_letter is not None or rules.dead_letters is not None
         or rules.consumer_ttl_ms > 0 or rules.paused_until_ms > 0 or rules.picking is not None)
 
 
@@ -140,7 +172,31 @@ cdef dict delivery_rules(Group group):
             value = getattr(group.rules, name)
             if value:
                 found[name] = value
+        if group.rules.dead_letter is not None:
+            found["dead_letter"] = group.rules.dead_letter
     return found
+
+
+cdef dict rules_meta(Group group):
+    """The result of `delivery_rules`, the dead entries, and the numbers of copies; None if there are
+    none. `packable` completes it, later and on any thread."""
+    cdef dict made
+    rules = delivery_rules(group)
+    if rules is None:
+        return None
+    made = {"rules": rules}
+    if dead_count(group.pending):
+        made["dead"] = dead_entries(group.pending)
+    if group.dead_letters:
+        made["counters"] = {"dead_letters": dict(group.dead_letters)}
+    return made
+
+
+cdef dict packable(dict meta):
+    """The result of `rules_meta` as msgpack-able values."""
+    if "dead" in meta:
+        meta = {**meta, "dead": [[*entry_id, *facts] for entry_id, facts in meta["dead"].items()]}
+    return meta
 
 
 def copied_rules(Group group not None) -> dict:
@@ -167,9 +223,8 @@ cdef uint64_t size_bytes_of(Group group) noexcept:
     cdef uint32_t i
     total += CONSUMER_BYTES * <uint64_t>pending.consumer_count()
     if group.rules is not None:
-        total += RULES_BYTES
-        if group.rules.backoff_ms is not None:
-            total += DELAY_BYTES * <uint64_t>len(group.rules.backoff_ms)
+        total += RULES_BYTES + DELAY_BYTES * <uint64_t>len(group.backoff_ms)
+        total += DEAD_BYTES * <uint64_t>dead_count(group.pending)
     if pending.details() is not None:
         total += DETAILS_BYTES + pending.details().retry_times_capacity * sizeof(RetryTimes)
     if records == nothing_pending():

@@ -1,14 +1,17 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """A group in a snapshot, and a copy of a group."""
 
-from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport Consumer, Details
-from millstream.storage.groups.group cimport Group, delivery_rules, ttl_ms_of
+from millstream.storage.groups.dead_entries cimport dead_count, dead_entries, set_dead
+from millstream.storage.groups.group cimport (
+    Group, dead_letter_of, packable, rules_meta, ttl_ms_of,
+)
 from millstream.storage.groups.pending cimport (
-    CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, UNOWNED, Pending, PendingAt,
+    CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, UNOWNED, Pending, PendingAt, is_dead,
 )
 from millstream.storage.groups.pending_chunks cimport (
     allocated, copy_chunks, find_pending, nothing_pending,
@@ -43,9 +46,9 @@ cpdef dict dump_group(Group group):
     }
     if group.missed:
         meta["missed"] = group.missed
-    rules = delivery_rules(group)
+    rules = rules_meta(group)
     if rules is not None:
-        meta["rules"] = rules
+        meta.update(packable(rules))
     return meta
 
 
@@ -57,6 +60,7 @@ cpdef Group load_group(dict meta, uint64_t now_ms):
     cdef bytes packed = meta["pending"]
     load_pending(group, packed, 0, len(packed))
     load_large_counts(group, meta.get("large_counts", ()))
+    load_dead(group, meta.get("dead", ()))
     return group
 
 
@@ -73,6 +77,7 @@ def load_group_in_steps(dict meta not None, uint64_t now_ms):
         begin = end
         yield
     load_large_counts(group, meta.get("large_counts", ()))
+    load_dead(group, meta.get("dead", ()))
     return group
 
 
@@ -83,7 +88,7 @@ cdef Group load_consumers(dict meta, uint64_t now_ms):
     group.entries_read = meta["entries_read"]
     group.set_ttl(meta["ttl_ms"], now_ms)
     if "rules" in meta:
-        load_rules(group, meta["rules"])
+        load_rules(group, meta)
     group.missed = meta.get("missed", 0)
     if len(meta["consumers"]) > CONSUMERS_MAX + 1:
         raise ValueError(f"group {group.name!r} has too many consumers")
@@ -101,14 +106,43 @@ cdef Group load_consumers(dict meta, uint64_t now_ms):
     return group
 
 
-cdef int load_rules(Group group, rules) except -1:
-    """Restore the rules of delivery of a dump."""
+cdef int load_rules(Group group, dict meta) except -1:
+    """Restore the rules of delivery of a dump, and the numbers of copies."""
+    cdef uint64_t count
+    rules = meta["rules"]
     cdef tuple delays_ms = tuple(rules["backoff_ms"])
     later = {name: rules[name] for name in LATER_RULES if name in rules}
     numbers = (rules["timeout_ms"], *delays_ms, *later.values())
-    if not all([isinstance(number, int) and 0 <= number <= INT64_MAX for number in numbers]):
+    dead_letter = rules.get("dead_letter", b"")
+    if not all([isinstance(number, int) and 0 <= number <= INT64_MAX for number in numbers]) or (
+            not isinstance(dead_letter, bytes)
+            or later.get("max_deliver", 0) >= DELIVERIES_MAX):
         raise ValueError(f"the rules of group {group.name!r} are malformed")
-    group.set_rules(timeout_ms=numbers[0], backoff_ms=delays_ms, **later)
+    group.set_rules(
+        timeout_ms=numbers[0], backoff_ms=delays_ms, dead_letter=dead_letter, **later)
+    for reason, count in meta.get("counters", {}).get("dead_letters", {}).items():
+        group.count_dead_letters(reason, count)
+    return 0
+
+
+cdef int load_dead(Group group, rows) except -1:
+    """Restore the reasons of dead entries; their records say that they are dead."""
+    cdef PendingAt at
+    cdef const Pending* record
+    cdef uint64_t found = 0
+    cdef Details details = group.pending.details()
+    numbers = None if details is None else details.retry_numbers
+    for ms, seq, reason, consumer, text in rows:
+        record = find_pending(group.pending.records, EntryId(ms, seq), &at)
+        if record == NULL or not is_dead(group.pending.records, record):
+            raise ValueError(f"an entry of group {group.name!r} is dead and pending")
+        set_dead(group.pending, ms, seq, (reason, consumer, text), True)
+        found += 1
+    dead = numbers.get((NEVER, 0)) if numbers else None
+    if found != (0 if dead is None else group.pending.records.retry_times[<uint32_t>dead].uses):
+        raise ValueError(f"a dead entry of group {group.name!r} has no reason")
+    if found and dead_letter_of(group) is not None:
+        group.rules.copy_at_ms = 0
     return 0
 
 
@@ -178,6 +212,8 @@ cdef Group copy_group(Group group, uint64_t now_ms):
     made.missed = group.missed
     made.set_ttl(ttl_ms_of(group), now_ms)
     made.set_rules(**copied_rules(group))
+    for reason, count in group.dead_letters.items():
+        made.count_dead_letters(reason, count)
     for one in group.pending.members():
         if one is not None:
             # Keep the numbers, because records refer to consumers by number.
@@ -197,6 +233,10 @@ cdef int copy_pending(Group group, Group other) except -1:
     copy_chunks(group.pending.records, other.pending.records)
     if other.pending.large_counts() is not None:
         group.pending.own_details().large_counts = dict(other.pending.large_counts())
+    if dead_count(other.pending):
+        group.pending.own_details().dead = dead_entries(other.pending)
+        group.pending.own_details().uncopied = {}
+        group.own_rules().copy_at_ms = 0 if dead_letter_of(group) is not None else NEVER
     group.pending.records.count = other.pending.records.count
     group.pending.records.unowned = other.pending.records.unowned
     group.pending.records.waiting = other.pending.records.waiting

@@ -14,5 +14,6 @@ cdef int take_again(PendingList pending, EntryId at_id, uint32_t owner, uint64_t
                     uint32_t retry_number) except -1
 cpdef int give_back(PendingList pending, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms,
                     uint64_t delay_ms) except -1
+cpdef int keep_dead(PendingList pending, uint64_t ms, uint64_t seq, tuple facts) except -1
 cpdef int extend(PendingList pending, uint64_t ms, uint64_t seq, uint64_t now_ms,
                  uint64_t span_ms) except -1

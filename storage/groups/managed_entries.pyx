@@ -3,12 +3,14 @@
 
 Each record has a retry pair. Of an entry in flight, the retry is its timeout; of an entry that waits,
 because it was given back, it is the delay. The entry is due when this time has passed since the last
-delivery, or since the entry was given back (`due_index`).
+delivery, or since the entry was given back (`due_index`). A dead entry, which has ended and is not
+copied yet, waits forever.
 """
 
-from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
 
 from millstream.entry_id cimport EntryId
+from millstream.storage.groups.dead_entries cimport set_dead
 from millstream.storage.groups.due_index cimport move_bounds
 from millstream.storage.groups.group cimport Group, timeout_ms_of
 from millstream.storage.groups.pending cimport (
@@ -114,6 +116,24 @@ cpdef int give_back(PendingList pending, uint64_t ms, uint64_t seq, bytes count,
     chunk.items[at.index].waiting = 1
     pending.records.waiting += 1
     move_bounds(pending.records, chunk, &chunk.items[at.index])
+    return 0
+
+
+cpdef int keep_dead(PendingList pending, uint64_t ms, uint64_t seq, tuple facts) except -1:
+    """Let a pending entry be dead: it waits without an owner, is never due and does not expire, until
+    it is acknowledged or claimed. facts: (reason, consumer, text) for its copy."""
+    cdef PendingAt at
+    cdef Pending* record = find_pending(pending.records, EntryId(ms, seq), &at)
+    cdef uint32_t retry_number
+    cdef Chunk* chunk
+    if record == NULL:
+        return 0
+    retry_number = pending.retry_number(NEVER, 0)
+    pending.transfer(&at, UNOWNED, record.last_delivery_ms, pending.deliveries(record), retry_number)
+    chunk = pending.records.chunks[at.chunk]
+    chunk.items[at.index].waiting = 1
+    pending.records.waiting += 1
+    set_dead(pending, ms, seq, facts, True)
     return 0
 
 

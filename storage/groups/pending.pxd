@@ -94,7 +94,6 @@ cdef struct PendingAt:
 # The pending entries of a group. Groups that never had a pending entry share one object.
 cdef struct Pendings:
     uint64_t count
-    uint64_t unowned
     # Chunks, their floors and the four heaps are parts of one allocation, which begins at `chunks`;
     # each has chunk_capacity items. With a capacity of one, there is no allocation: `chunks` points
     # to `only`, which is also the root of each heap, and there is no floor.
@@ -109,11 +108,25 @@ cdef struct Pendings:
     bint has_gone
     # The number of records that wait.
     uint32_t waiting
+    uint32_t unowned
+    # Entries with this number of deliveries are not delivered again, and not claimed; 0: no limit.
+    # It is below DELIVERIES_MAX.
+    uint32_t limit
 
 
 cdef inline uint64_t saturating_add(uint64_t moment_ms, uint64_t span_ms) noexcept nogil:
     """moment + span, or NEVER on overflow."""
     return NEVER if moment_ms > NEVER - span_ms else moment_ms + span_ms
+
+
+cdef inline bint is_at_limit(const Pendings* pendings, const Pending* record) noexcept nogil:
+    """True if an entry is not delivered again."""
+    return pendings.limit and record.deliveries >= pendings.limit
+
+
+cdef inline bint is_dead(const Pendings* pendings, const Pending* record) noexcept nogil:
+    """True if an entry has ended and is not copied yet: it waits, and is never due."""
+    return record.waiting and pendings.retry_times[record.retry_number].retry_ms == NEVER
 
 
 cdef inline EntryId* floors_of(Pendings* pendings) noexcept nogil:

@@ -37,6 +37,7 @@ NOTHING_PENDING.only = NULL
 NOTHING_PENDING.chunk_count = NOTHING_PENDING.chunk_capacity = 0
 NOTHING_PENDING.retry_times = NULL
 NOTHING_PENDING.has_gone = False
+NOTHING_PENDING.limit = 0
 
 
 cdef Pendings* nothing_pending() noexcept:

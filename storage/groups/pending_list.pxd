@@ -21,6 +21,7 @@ cdef class PendingList(Members):
     cdef int erase(self, PendingAt* at) except -1
     cdef int count_owner(self, uint32_t consumer, int change) except -1
     cdef int leave_owner(self, Pending* record) except -1
+    cdef int end_wait(self, Pending* record) except -1
     cdef void count_retry(self, uint32_t retry_number, int change) noexcept
     cpdef bint acknowledge(self, uint64_t ms, uint64_t seq) except -1
     cdef int redeliver(self, Pending* record, PendingAt* at, uint64_t now_ms, uint32_t retry_number,

@@ -177,10 +177,19 @@ cdef class PendingList(Members):
 
     cdef inline int leave_owner(self, Pending* record) except -1:
         """Count a record out of its owner's, or out of those without an owner: it no longer waits."""
-        if record.consumer == UNOWNED:
-            self.records.waiting -= record.waiting
-            record.waiting = 0
+        if record.waiting:
+            self.end_wait(record)
         return self.count_owner(record.consumer, -1)
+
+    cdef int end_wait(self, Pending* record) except -1:
+        """Let a record wait no longer. If it was dead, it is no longer dead."""
+        cdef Details details = self.details()
+        self.records.waiting -= 1
+        record.waiting = 0
+        if details is not None and details.dead is not None:
+            details.dead.pop((record.ms, record.seq), None)
+            details.uncopied.pop((record.ms, record.seq), None)
+        return 0
 
     cdef inline void count_retry(self, uint32_t retry_number, int change) noexcept:
         if retry_number != NO_RETRY:
@@ -202,8 +211,7 @@ cdef class PendingList(Members):
         record = &chunk.items[at.index]
         record.last_delivery_ms = min(now_ms, TIME_MAX)
         if record.waiting:
-            self.records.waiting -= 1
-            record.waiting = 0
+            self.end_wait(record)
         if record.deliveries < DELIVERIES_MAX - 1:
             record.deliveries += 1
         else:

@@ -42,7 +42,7 @@ cdef class GroupParts:
 cdef class SharedGroups:
     cdef readonly list names
     cdef readonly list parts
-    # The rules of delivery of the groups that have some, by number; None if no group has any.
+    # `rules_meta` of the groups that have some, by number; None if no group has any.
     cdef dict rules
     cdef GroupRow* rows
     cdef size_t count

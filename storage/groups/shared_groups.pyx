@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free, malloc
 
 from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.group cimport Group, delivery_rules, has_ended
+from millstream.storage.groups.group cimport Group, has_ended, packable, rules_meta
 from millstream.storage.groups.pending cimport Chunk, Pending
 from millstream.storage.groups.pending_list cimport PendingList, deliveries_of
 from millstream.storage.groups.retry_pairs cimport retry_pairs
@@ -103,7 +103,7 @@ cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms):
         made.names[made.count] = group.name
         if with_parts:
             made.parts[made.count] = shared_parts(group)
-            rules = delivery_rules(group)
+            rules = rules_meta(group)
             if rules is not None:
                 if made.rules is None:
                     made.rules = {}
@@ -164,12 +164,14 @@ cdef class SharedGroups:
             meta["missed"] = row.missed
         rules = self.rules_of(i)
         if rules is not None:
-            meta["rules"] = rules
+            meta.update(rules)
         return meta
 
     cdef dict rules_of(self, size_t i):
-        """The rules of delivery of the group with this number, or None."""
-        return None if self.rules is None else self.rules.get(i)
+        """The rules of delivery of the group with this number, its dead entries and counters, or
+        None."""
+        rules = None if self.rules is None else self.rules.get(i)
+        return None if rules is None else packable(rules)
 
     def packed(self):
         """The list of all groups in the form of Group.dump, as msgpack in small parts, on any
@@ -199,11 +201,12 @@ def packed_large(SharedGroups groups not None, size_t i, packer):
     cdef Py_ssize_t start
     cdef Py_ssize_t count = len(members.names)
     rules = groups.rules_of(i)
-    yield packer.pack_map_header(9 + (row.missed > 0) + (rules is not None))
+    rules = {} if rules is None else rules
+    yield packer.pack_map_header(9 + (row.missed > 0) + len(rules))
     if row.missed:
         yield packer.pack("missed") + packer.pack(row.missed)
-    if rules is not None:
-        yield packer.pack("rules") + packer.pack(rules)
+    for name, value in rules.items():
+        yield packer.pack(name) + packer.pack(value)
     for name, value in (
             ("name", groups.names[i]),
             ("offset", [row.offset.ms, row.offset.seq]),

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from millstream.storage.blocks.lazyfree import discard_items, discard_table
+from millstream.storage.groups.dead_entries import dead_count
 from millstream.storage.keyspace.expiry_queue import NEVER, ExpiryQueue
 from millstream.storage.keyspace.key_slots import KeySlots, slot_of
 from millstream.storage.keyspace.key_walk import KeyIterator
@@ -223,6 +224,8 @@ class Database(DatabaseCore):
                     self.keyspace.timer_requests.append(
                         (group.scheduled_ms, self.index, key, group.name)
                     )
+            if dead_count(group.pending):
+                self.keyspace.dead_letters.note_dead(self.index, key, group.name)
             self.keyspace.schedule(self.index, key, group)
 
     def _forget_moment(self, key: bytes, stream: Stream) -> None:

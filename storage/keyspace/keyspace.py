@@ -7,6 +7,7 @@ journal contains the expiries.
 from __future__ import annotations
 
 from millstream.storage.keyspace.database import Database
+from millstream.storage.keyspace.dead_letter_totals import DeadLetterTotals
 from millstream.storage.keyspace.keyspace_core import KeyspaceCore
 from millstream.storage.keyspace.retention_schedule import RetentionSchedule
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE
@@ -59,6 +60,7 @@ class Keyspace(KeyspaceCore):
         self.reservations_max = RESERVATIONS_MAX
         self.writers_max = WRITERS_MAX
         self.histories: tuple[Line, ...] = ()
+        self.dead_letters = DeadLetterTotals()
         self.walks = []
         self.databases = [Database(self, i) for i in range(databases)]
 
@@ -94,6 +96,7 @@ class Keyspace(KeyspaceCore):
         self.ready = []
         self.timer_requests = []
         self.deferred = []
+        self.dead_letters.places.clear()
         self.histories = ()
 
     def begin_history(self, name: str, first_seq: int) -> None:

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream.storage.groups.group import Group
+from millstream.storage.keyspace.dead_letter_totals import DeadLetterTotals
 from millstream.storage.keyspace.key_slots import KeySlots
 from millstream.storage.keyspace.retention_schedule import RetentionSchedule
 from millstream.storage.reservations.held import Held
@@ -57,6 +58,7 @@ class KeyspaceCore:
     redelivered_due: int
     redelivered_claimed: int
     missed_entries: int
+    dead_letters: DeadLetterTotals
     incarnation: int
     ready: list[tuple[int, bytes]]
     timer_requests: list[tuple[int, int, bytes, bytes | None]]

@@ -8,7 +8,7 @@ that is not captured yet (storage/capture/capture).
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from millstream.encoding cimport Slice
@@ -211,12 +211,12 @@ cdef class DatabaseCore:
 
 
 cdef uint64_t rules_moment(Group group, uint64_t now_ms) noexcept:
-    """The next time at which the rules of a group may change something: the end of its time to live, the
-    end of a pause in which clients wait, a look at its consumers."""
+    """The next time at which the rules of a group may change something: a copy of dead entries, the end
+    of its time to live, the end of a pause in which clients wait, a look at its consumers."""
     cdef GroupRules rules = group.rules
-    cdef uint64_t moment = NEVER
+    cdef uint64_t moment = rules.copy_at_ms
     if rules.ttl_ms and not group.pending.blocked_clients:
-        moment = saturating_add(rules.last_used_ms, rules.ttl_ms)
+        moment = min(moment, saturating_add(rules.last_used_ms, rules.ttl_ms))
     if group.pending.blocked_clients and now_ms < rules.paused_until_ms:
         moment = min(moment, rules.paused_until_ms)
     if rules.consumer_ttl_ms:

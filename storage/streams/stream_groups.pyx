@@ -79,7 +79,8 @@ cdef list due_groups(groups, uint64_t now_ms):
     expired."""
     cdef Group group
     return [group.name for group in all_groups(groups)
-            if bound_of(group.pending.records, EXPIRE) <= now_ms or has_ended(group, now_ms)]
+            if bound_of(group.pending.records, EXPIRE) <= now_ms or has_ended(group, now_ms)
+            or group.rules is not None and group.rules.copy_at_ms <= now_ms]
 
 
 cdef bint is_held_by_group(groups, uint64_t ms, uint64_t seq) noexcept:

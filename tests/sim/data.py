@@ -14,6 +14,7 @@ from typing import Any
 from tests.support.history import Found, FoundGroup, FoundStream
 from tests.support.storage_access import check_stream
 
+from millstream.storage.groups.dead_entries import dead_entries
 from millstream.storage.groups.group import Group as RealGroup
 from millstream.storage.groups.group_snapshot import dump_group
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -24,6 +25,7 @@ EntryId = tuple[int, int]
 Retry = tuple[int, int]  # retry_ms, expire_ms
 ZERO: EntryId = (0, 0)
 COUNT_MAX = 2**63 - 1  # of deliveries
+NEVER_MS = 2**64 - 1
 
 
 def rounded_up(span_ms: int) -> int:
@@ -47,6 +49,7 @@ class Pending:
         default=0, compare=False
     )  # among those last delivered in the same millisecond
     waiting: bool = False  # given back in a managed group
+    dead: tuple[bytes, bytes, bytes] | None = None  # ended without a copy: reason, consumer, text
 
     def due_ms(self, with_zero: bool) -> int | None:
         if self.waiting and self.retry is not None:
@@ -71,12 +74,16 @@ class Pending:
 
     def copy(self) -> Pending:
         return Pending(self.first_ms, self.last_ms, self.deliveries, self.retry, self.owner,
-                       waiting=self.waiting)  # fmt: skip
+                       waiting=self.waiting, dead=self.dead)  # fmt: skip
 
     def give_back(self, now_ms: int, deliveries: int, delay_ms: int) -> None:
         """Wait without an owner; the expiry stays."""
         self.owner, self.last_ms, self.deliveries, self.waiting = b"", now_ms, deliveries, True
         self.retry = delay_ms, 0 if self.retry is None else self.retry[1]
+
+    def die(self, facts: tuple[bytes, bytes, bytes]) -> None:
+        """Wait forever, without an expiry."""
+        self.owner, self.waiting, self.retry, self.dead = b"", True, (NEVER_MS, 0), facts
 
     def extend(self, now_ms: int, span_ms: int) -> None:
         self.last_ms = now_ms
@@ -85,6 +92,7 @@ class Pending:
     def take(self, owner: bytes, now_ms: int, retry: Retry | None) -> None:
         """Another delivery, or a claim, to this owner."""
         self.owner, self.last_ms, self.retry, self.waiting = owner, now_ms, retry, False
+        self.dead = None
 
 
 @dataclass(slots=True)
@@ -145,14 +153,15 @@ class Group:
         record.deliveries = min(record.deliveries + 1, COUNT_MAX)
 
     def give_back(self, entry_id: EntryId, now_ms: int, mode: bytes, delay_ms: int | None) -> None:
-        """SILENT or FAIL, with this delay or that of the group."""
+        """SILENT or FAIL, with this delay or that of the group; or FATAL: the entry is dead."""
         record = self.pending[entry_id]
         count = record.deliveries
         if mode == b"SILENT":
             record.give_back(now_ms, max(count - 1, 0), delay_ms or 0)
             return
         if mode == b"FATAL":
-            record.deliveries = COUNT_MAX
+            record.die((b"fatal", record.owner, b""))
+            return
         delays = self.backoff_ms or (0,)
         if delay_ms is None:
             delay_ms = delays[min(max(count, 1), len(delays)) - 1]
@@ -417,7 +426,7 @@ def _shown_group(group: Group) -> dict[str, object]:
         "consumers": sorted(group.consumers),
         "pending": {
             entry_id: (record.first_ms, record.last_ms, record.deliveries, record.retry,
-                       record.owner, record.waiting)
+                       record.owner, record.waiting, record.dead)
             for entry_id, record in group.pending.items()
         },
     }  # fmt: skip
@@ -482,6 +491,7 @@ def _is_over(group: RealGroup, due_ms: int) -> bool:
 
 def _seen_group(stream: RealStream, group: RealGroup, due_ms: int) -> dict[str, object]:
     meta = dump_group(group)
+    dead = dead_entries(group.pending)
     return {
         "offset": (group.offset_ms, group.offset_seq),
         "gap floor": tuple(meta["gap_floor"]),
@@ -493,7 +503,7 @@ def _seen_group(stream: RealStream, group: RealGroup, due_ms: int) -> dict[str, 
         "pending": {
             (ms, seq): (first_ms, last_ms, deliveries,
                         None if retry_ms is None else (retry_ms, expire_ms), owner,
-                        group.pending.is_waiting(ms, seq))
+                        group.pending.is_waiting(ms, seq), dead.get((ms, seq)))
             for ms, seq, owner, last_ms, deliveries, first_ms, retry_ms, expire_ms
             in group.pending.rows()
             if not expire_ms or first_ms + expire_ms > due_ms

@@ -413,8 +413,9 @@ class Player:
         ids = self._some_ids()
         block = (b"IDS", b"%d" % len(ids), *ids)
         if roll < 0.3:
-            mode = self.chance.choice([b"SILENT", b"FAIL", b"FAIL"])
+            mode = self.chance.choice([b"SILENT", b"FAIL", b"FAIL", b"FATAL"])
             delay = self.chance.choice([(), (b"DELAY", b"20"), (b"DELAY", b"1234")])
+            delay = () if mode == b"FATAL" else delay
             which = block if self.chance.random() < 0.8 else (b"ALL",)
             return b"TNACK", *who, mode, *delay, *which
         if roll < 0.4:

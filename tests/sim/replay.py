@@ -39,7 +39,7 @@ CODES = dict(
         RESERVE COMPLETE ABORT LEASE SEAL PARENTS FOLLOW CLOCK SETID IDMPSET IDMP IDMPREPEAT
         GROUP GROUPTTL GROUPSETID GROUPDROP CONSUMER CONSUMERDROP DELIVER REDELIVER CLAIM
         RELEASE ACK SEEN SET UPDATE EXTEND PATCH PADDED EXPIRE - DEL RENAME COPY RESTORE
-        TRESTORE SWAPDB FLUSHDB FLUSHALL GROUPRULES TAKE WAIT DEADLINE
+        TRESTORE SWAPDB FLUSHDB FLUSHALL GROUPRULES TAKE WAIT DEADLINE DEAD COPIED
         """.split()
     )
 )
@@ -374,6 +374,17 @@ class Replay:
             elif deliveries != b"=":
                 count = int(deliveries)
             record.give_back(now_ms, count, int(delay_ms))
+
+    def _apply_dead(
+        self, key: bytes, name: bytes, reason: bytes, consumer: bytes, text: bytes, *texts: bytes
+    ) -> None:
+        group = self._found_group(key, name)
+        for entry_id in map(id_of, texts):
+            record = group.pending.get(entry_id)
+            demand(record and not record.dead, f"{entry_id} of {name!r} is dead and was before")
+            assert record is not None
+            demand(entry_id in self._stream(key).entries, f"{entry_id} is dead and not there")
+            record.die((reason, consumer, text))
 
     def _apply_deadline(
         self, key: bytes, name: bytes, ms: bytes, span_ms: bytes, *texts: bytes

@@ -15,12 +15,13 @@ from millstream.storage.blocks.reply_entries cimport Selection
 from millstream.storage.blocks.skiplist cimport SkipList
 from millstream.storage.blocks.skiplist_pages cimport PAGE_BLOCKS, Blocks, Page, Place, block_at, rank_in
 from millstream.storage.groups.consumers cimport Details
-from millstream.storage.groups.due_index cimport claimable_ms, due_ms, exact_min, expires_ms, is_before
+from millstream.storage.groups.dead_entries cimport dead_count, dead_entries
+from millstream.storage.groups.due_index cimport claimable_ms, due_ms, ends_ms, exact_min, is_before
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.managed_entries cimport ids_held_by, rounded_up, take_again
 from millstream.storage.groups.pending cimport (
     ABSENT, CHUNK_MAX, DELIVERIES_MAX, EXPIRE, IDLE, KINDS, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk,
-    Pending, PendingAt, Pendings, floors_of, heap_of,
+    Pending, PendingAt, Pendings, floors_of, heap_of, is_dead,
 )
 from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.log cimport trim_nodes
@@ -259,6 +260,7 @@ def check_group(Group group not None) -> None:
     unowned = 0
     waiting = 0
     large = 0
+    dead = set()
     before = None
     members = group.pending.consumers
     assert group.pending.consumer_count() == len(members)
@@ -279,8 +281,10 @@ def check_group(Group group not None) -> None:
             before = (record.ms, record.seq)
             assert chunk.bounds[RETRY] <= due_ms(group.pending.records, record, True)
             assert chunk.bounds[WAKE] <= due_ms(group.pending.records, record, False)
-            assert chunk.bounds[EXPIRE] <= expires_ms(group.pending.records, record)
-            assert chunk.bounds[IDLE] <= claimable_ms(record)
+            assert chunk.bounds[EXPIRE] <= ends_ms(group.pending.records, record)
+            assert chunk.bounds[IDLE] <= claimable_ms(group.pending.records, record)
+            if is_dead(group.pending.records, record):
+                dead.add((record.ms, record.seq))
             if record.deliveries == DELIVERIES_MAX:
                 large += 1
             uses[record.retry_number] = uses.get(record.retry_number, 0) + 1
@@ -302,6 +306,8 @@ def check_group(Group group not None) -> None:
     assert len(group.pending.large_counts() or ()) <= large
     assert total == group.pending.records.count and unowned == group.pending.records.unowned
     assert waiting == group.pending.records.waiting
+    assert dead == set(dead_entries(group.pending))
+    assert len(dead) == dead_count(group.pending)
     for c in members.values():
         assert c.pending == owned[c.index]
     for kind in range(KINDS):

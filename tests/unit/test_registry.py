@@ -85,6 +85,10 @@ def test_loading_the_table_twice_changes_nothing() -> None:
 
 STREAMS = "[COUNT count] {streams: STREAMS key [key ...] id [id ...]}"
 FILTERED = f"[where: WHERE n:integer condition [condition ...]] {STREAMS}"
+OPTIONS = (
+    "key group [TTL ms] [WAITS numdelays [ms ...]] [DEAD dead:key] [NOW] "
+    "[order: ORDER <ALL | FIELD name>] [where: WHERE n:integer [condition ...]]"
+)
 CHILDREN = "key [NOW] [children: CHILDREN name:key [name:key ...]]"
 
 
@@ -114,6 +118,10 @@ CHILDREN = "key [NOW] [children: CHILDREN name:key [name:key ...]]"
         (f"X {CHILDREN}", "x a NOW Children b c", [1, 4, 5]),
         (f"X {CHILDREN}", "x children CHILDREN CHILDREN b", [1, 3, 4]),
         (f"X {CHILDREN}", "x a CHILDREN", [1]),
+        (f"X {OPTIONS}", "x a g", [1]),
+        (f"X {OPTIONS}", "x a g dead b ttl 5", [1, 4]),
+        (f"X {OPTIONS}", "x a g WAITS 2 DEAD 5 ORDER field DEAD DEAD DEAD NOW DEAD b", [1, 11, 14]),
+        (f"X {OPTIONS}", "x a g WHERE 1 DEAD EQ DEAD WHERE 0 DEAD b", [1, 11]),
     ],
 )
 def test_the_places_of_keys_follow_from_the_syntax_line(
@@ -136,11 +144,14 @@ def test_the_places_of_keys_follow_from_the_syntax_line(
         (f"X {FILTERED}", "x WHERE many STREAMS a 0"),
         (f"X {FILTERED}", "x WHERE 1 f IN -5 STREAMS a 0"),
         (f"X {FILTERED}", "x WHERE 9223372036854775807 f IN -3 STREAMS a 0"),
+        (f"X {OPTIONS}", "x a g NONE DEAD b"),
+        (f"X {OPTIONS}", "x a g WAITS -2 DEAD b"),
     ],
 )
 def test_a_request_without_the_keys_that_it_announces(usage: str, words: str) -> None:
     with pytest.raises(
-        ValueError, match=r"keys|invalid literal|not in list|no STREAMS|not from 1 to"
+        ValueError,
+        match=r"keys|values|invalid literal|not in list|no STREAMS|not from 1 to|no option",
     ):
         key_positions(specs_of(usage), words.encode().split())
 
@@ -150,9 +161,7 @@ def specs_of(usage: str) -> tuple[KeySpec, ...]:
     return find_key_specs(parse_syntax(syntax), len(name.split("|")), "", writes=False)
 
 
-@pytest.mark.parametrize(
-    "syntax", ["n [AT key]", "key [AT key] [TO newkey]", "key [AT key] [NOW]", "key <AT key | NOW>"]
-)
+@pytest.mark.parametrize("syntax", ["n [AT key]", "key [AT key] [TO newkey]", "key <AT key | NOW>"])
 def test_a_key_that_no_key_spec_can_describe_is_refused(syntax: str) -> None:
     with pytest.raises(SyntaxLineError, match="no key spec"):
         specs_of(f"X {syntax}")

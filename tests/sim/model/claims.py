@@ -66,6 +66,8 @@ class Claim:
             and now_ms - min(record.last_ms, now_ms) < self.min_idle_ms
         ):
             return False
+        if record.dead and self.deliveries is None:
+            return False
         if self.deliveries is not None:
             record.deliveries = self.deliveries
         elif not self.just_id:
@@ -141,8 +143,14 @@ def xnack(model: Model, client: ClientModel, words: Request) -> Answer:
                 model.state.steady_ms, model.state.steady_ms, 0, None
             )
         if group.timeout_ms:
-            if count is not None:
+            if words[3] == b"FATAL" and entry_id not in stream.entries:
+                del group.pending[entry_id]
+                released += 1
+                continue
+            if count is not None and record.deliveries != int(count):
                 record.deliveries = int(count)
+                if words[3] == b"FATAL":
+                    record.last_ms = model.state.steady_ms
             group.give_back(entry_id, model.state.steady_ms, words[3], None)
             released += 1
             continue
@@ -231,7 +239,8 @@ def xgroup(model: Model, client: ClientModel, words: Request) -> Answer:
                 group.give_back(entry_id, model.state.steady_ms, b"SILENT", None)
             else:
                 del group.pending[entry_id]
-        model.waits.mark_ready((client.db, key))
+        if group.timeout_ms and own:
+            model.waits.mark_ready((client.db, key))
     return len(own)
 
 

@@ -25,7 +25,7 @@ def tgroup(model: Model, client: ClientModel, words: Request) -> Answer:
     timeout_ms = rules[0] if timeout is None else int(timeout)
     backoff_ms = rules[1] if backoff is None else backoff
     if backoff_ms and not timeout_ms:
-        raise Refused("ERR BACKOFF needs a TIMEOUT")
+        raise Refused("ERR BACKOFF, MAXDELIVER, DEADLETTER, MAXINFLIGHT and ORDER need a TIMEOUT")
     if group is None:
         if model.state.memory_full:
             raise Refused(OUT_OF_MEMORY)
@@ -41,8 +41,8 @@ def tgroup(model: Model, client: ClientModel, words: Request) -> Answer:
 
 @does("tnack")
 def tnack(model: Model, client: ClientModel, words: Request) -> Answer:
-    """TNACK key group consumer SILENT|FAIL [DELAY ms] IDS n id ...|ALL"""
-    _, group = named(model, client, words)
+    """TNACK key group consumer SILENT|FAIL|FATAL [DELAY ms] IDS n id ...|ALL"""
+    stream, group = named(model, client, words)
     if not group.timeout_ms:
         raise Refused(NOT_MANAGED)
     now_ms, delay = model.state.steady_ms, option(words, b"DELAY")
@@ -52,6 +52,14 @@ def tnack(model: Model, client: ClientModel, words: Request) -> Answer:
     codes: list[Answer] = []
     for entry_id in ids:
         held = entry_id in group.held_by(words[3])
+        if held and words[4] == b"FATAL":
+            exists = entry_id in stream.entries
+            codes.append(3 if exists else 1)
+            if not exists:
+                del group.pending[entry_id]
+            else:
+                group.give_back(entry_id, now_ms, words[4], None)
+            continue
         codes.append(1 if held else -1)
         if held:
             delay_ms = None if delay is None else rounded_up(int(delay))

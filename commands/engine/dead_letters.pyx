@@ -1,0 +1,369 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""Dead letters: an entry whose deliveries have ended is copied to the dead letter stream of its group
+and acknowledged.
+
+Copy and acknowledgement are in one frame of the journal, so a crash keeps both or none. An entry that
+cannot be copied now is *dead*: pending, but never delivered. A timer tries again each second.
+"""
+
+from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp
+
+from millstream.commands.engine.appending cimport append_entry, check_append, new_id
+from millstream.commands.runtime.arguments cimport parse_int
+from millstream.commands.runtime.context cimport Context
+from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
+from millstream.commands.runtime.stream_effects cimport Ids, NewEntry, record_ack
+from millstream.encoding cimport Slice
+from millstream.entry_id cimport EntryId
+from millstream.ids cimport make_id
+from millstream.storage.blocks.layout cimport Entry, View, entry_slices
+from millstream.storage.blocks.open_block cimport payload_of
+from millstream.storage.groups.consumers cimport Consumer
+from millstream.storage.groups.dead_entries cimport dead_facts, first_dead, set_dead
+from millstream.storage.groups.due_index cimport earliest, expires_ms, fails_ms
+from millstream.storage.groups.group cimport Group, dead_letter_of
+from millstream.storage.groups.managed_entries cimport give_back, keep_dead
+from millstream.storage.groups.pending cimport EXPIRE, Pending, PendingAt, is_at_limit
+from millstream.storage.groups.pending_chunks cimport find_pending
+from millstream.storage.streams.stream cimport Stream
+
+from millstream.commands.runtime.stream_effects import COPIED as COPIED_EFFECT, DEAD as DEAD_EFFECT, WAIT
+from millstream.errors import CommandError, shown
+
+cdef enum:
+    # The most copies, and bytes of them, in one command or one turn of the timer: 1 to 2 ms.
+    COPIES_MAX = 256
+    COPIED_BYTES_MAX = 1 << 20
+    # A copy of a copy, and so on, this number of times: the entry stays dead. This ends cycles.
+    HOPS_MAX = 8
+    AGAIN_MS = 1000
+    FIELDS = 9
+    # Results of a copy besides COPIED: the stream takes none now; this entry can never be copied.
+    NOT_NOW = 0
+    NEVER_COPIED = -2
+
+# The fields that every copy ends with, in this order.
+cdef tuple NAMES = (
+    b"dead_stream", b"dead_id", b"dead_group", b"dead_consumer", b"dead_deliveries", b"dead_reason",
+    b"dead_text", b"dead_time", b"dead_hops",
+)
+FAILED, FATAL, TIMEOUT, EXPIRED = b"failed", b"fatal", b"timeout", b"expired"
+
+
+cdef DeadLetterWriter dead_letter_writer(Context ctx, bytes key, Stream stream, Group group):
+    cdef DeadLetterWriter made = DeadLetterWriter.__new__(DeadLetterWriter)
+    made.ctx = ctx
+    made.key = key
+    made.stream = stream
+    made.group = group
+    made.left = Ids.__new__(Ids)
+    made.copied = {}
+    made.dead = {}
+    return made
+
+
+cpdef int end_due_deliveries(Context ctx, bytes key, Stream stream, Group group) except -1:
+    """Copy the entries of a group whose last delivery has failed or that have expired, and the dead
+    ones if it is time to try again: as many as one turn allows."""
+    cdef DeadLetterWriter writer = dead_letter_writer(ctx, key, stream, group)
+    cdef int64_t most = 4 * EFFECT_BYTES + COPIES_MAX * (EFFECT_BYTES + ID_WORD_BYTES)
+    if not ctx.effects.has_room(most):
+        return 0
+    try:
+        if group.rules.copy_at_ms <= ctx.steady_ms:
+            writer.copy_dead()
+        writer.end_due()
+    finally:
+        writer.finish()
+    return 0
+
+
+cdef class DeadLetterWriter:
+    """Ends entries of one group. Call `finish` after them, which records what left the group, and what
+    is dead."""
+
+    def __dealloc__(self):
+        free(self.items)
+
+    # ------------------------------------------------------------ ending
+
+    cdef int end(self, EntryId at_id, int64_t deliveries, tuple facts) except -1:
+        """End an entry, pending or not, with this number of deliveries; facts: the reason, the
+        consumer, the text of the last failure. Returns a code of TNACK."""
+        cdef View view
+        cdef Entry entry
+        cdef int result = NOT_NOW
+        if not self.stream.find(at_id, &view, &entry):
+            self.leave(at_id)
+            return GONE
+        if not self.is_opened:
+            self.open_target()
+        if self.trouble is None and self.has_budget():
+            result = self.copy(&view, &entry, deliveries, facts)
+        if result == COPIED:
+            self.leave(at_id)
+            self.is_broken = False
+            return COPIED
+        self.keep(at_id, deliveries, facts, result == NOT_NOW)
+        return DEAD
+
+    cdef int end_due(self) except -1:
+        """End the entries whose last delivery has failed, and those that have expired, the earliest
+        first."""
+        cdef uint64_t ms, seq
+        for ms, seq in earliest(
+                self.group.pending.records, EXPIRE, self.ctx.steady_ms, COPIES_MAX, None, True):
+            if not self.has_budget():
+                break
+            self.end_failed(EntryId(ms, seq))
+        return 0
+
+    cdef int end_failed(self, EntryId at_id) except -1:
+        """End a pending entry: for its expiry, or for the failure of its last delivery."""
+        cdef PendingAt at
+        cdef Pending* record = find_pending(self.group.pending.records, at_id, &at)
+        cdef Consumer owner = self.group.pending.numbered(record.consumer)
+        cdef uint64_t failed_ms = NEVER
+        if is_at_limit(self.group.pending.records, record):
+            failed_ms = fails_ms(self.group.pending.records, record, True)
+        reason = FAILED if record.waiting else TIMEOUT
+        if expires_ms(self.group.pending.records, record) <= min(failed_ms, self.ctx.steady_ms):
+            reason = EXPIRED
+        return self.end(at_id, self.group.pending.deliveries(record),
+                        (reason, b"" if owner is None else owner.name, b""))
+
+    cdef int copy_dead(self) except -1:
+        """Copy dead entries, the longest dead first."""
+        cdef PendingAt at
+        cdef EntryId at_id
+        cdef View view
+        cdef Entry entry
+        cdef Pending* record
+        cdef tuple facts
+        cdef int result
+        self.open_target()
+        if self.trouble is not None:
+            return 0
+        for at_id.ms, at_id.seq in first_dead(self.group.pending, COPIES_MAX):
+            if not self.has_budget():
+                break
+            record = find_pending(self.group.pending.records, at_id, &at)
+            if not self.stream.find(at_id, &view, &entry):
+                self.leave(at_id)
+                continue
+            facts = dead_facts(self.group.pending, at_id.ms, at_id.seq)
+            result = self.copy(&view, &entry, self.group.pending.deliveries(record), facts)
+            if result == COPIED:
+                self.leave(at_id)
+                self.is_broken = False
+            elif result == NEVER_COPIED:
+                set_dead(self.group.pending, at_id.ms, at_id.seq, facts, False)
+                self.log(at_id, self.refusal)
+            else:
+                break
+        return 0
+
+    cdef bint has_budget(self) noexcept:
+        """True if the command, or the turn of the timer, may copy more."""
+        return self.made < COPIES_MAX and self.size_bytes < COPIED_BYTES_MAX
+
+    # ------------------------------------------------------------ the copy
+
+    cdef int open_target(self) except -1:
+        """Find the dead letter stream; `trouble` says why it takes no copies now. It is created for
+        the first copy."""
+        self.is_opened = True
+        self.target_key = dead_letter_of(self.group)
+        if self.target_key is None:
+            self.trouble = "the group has no DEADLETTER stream"
+        elif self.target_key == self.key:
+            self.trouble = "a stream cannot be its own dead letter stream"
+        elif self.ctx.memory_error is not None:
+            self.trouble = self.ctx.memory_error
+        else:
+            try:
+                self.target = self.ctx.write_stream(self.target_key)
+                if self.target is not None:
+                    check_append(self.ctx, self.target)
+            except CommandError as error:
+                self.trouble = error.message
+        return 0
+
+    cdef int copy(self, const View* view, const Entry* entry, int64_t deliveries,
+                  tuple facts) except -1:
+        """Append the copy of an entry. Returns COPIED, NOT_NOW or NEVER_COPIED. After COPIED the
+        entry must leave the group."""
+        cdef Slice* items = self.space(2 * (<Py_ssize_t>entry.fields + FIELDS))
+        cdef Py_ssize_t count = 2 * <Py_ssize_t>entry.fields
+        cdef object _unpacked = entry_slices(view, entry, items)
+        cdef int64_t hops = hops_of(items, count)
+        cdef bytes value
+        cdef Py_ssize_t i
+        if hops:
+            count -= 2 * FIELDS
+        values = (
+            self.key, bytes(make_id(entry.ms, entry.seq, False)), self.group.name, facts[1],
+            b"%d" % deliveries, facts[0], facts[2], b"%d" % self.ctx.now_ms, b"%d" % (hops + 1),
+        )
+        for i in range(FIELDS):
+            set_slice(&items[count + 2 * i], NAMES[i])
+            value = values[i]
+            set_slice(&items[count + 2 * i + 1], value)
+        if hops >= HOPS_MAX:
+            return self.refuse_entry(f"it was copied {hops} times")
+        try:
+            payload_of(items, count + 2 * FIELDS)
+        except CommandError as error:
+            return self.refuse_entry(error.message)
+        if self.append(count + 2 * FIELDS) != COPIED:
+            return NOT_NOW
+        self.copied[facts[0]] = self.copied.get(facts[0], 0) + 1
+        return COPIED
+
+    cdef int append(self, Py_ssize_t count) except -1:
+        """Append the words in `items` to the dead letter stream; NOT_NOW if this is refused."""
+        cdef NewEntry made
+        cdef Slice key = Slice(self.target_key, len(self.target_key))
+        cdef uint64_t payload = payload_of(self.items, count)
+        made.items = self.items
+        made.count = count
+        if not self.ctx.effects.has_room(
+                2 * EFFECT_BYTES + len(self.target_key) + 12 * count + <int64_t>payload):
+            self.trouble = "the journal has no space for it"
+            return NOT_NOW
+        try:
+            if self.target is None:
+                self.target = self.ctx.open_stream(self.target_key)
+            check_append(self.ctx, self.target)
+            new_id(self.ctx, self.target, &made.id)
+        except CommandError as error:
+            self.trouble = error.message
+            return NOT_NOW
+        if not self.is_grouped:
+            self.is_grouped = True
+            self.ctx.effects.open_group()
+        # Until the entry has left the group, a failure must not keep only the copy.
+        self.is_broken = True
+        append_entry(self.ctx, &key, self.target, &made, False)
+        self.made += 1
+        self.size_bytes += payload
+        return COPIED
+
+    cdef int refuse_entry(self, str why) except 0:
+        """Note that an entry can never be copied."""
+        self.refusal = why
+        return NEVER_COPIED
+
+    cdef Slice* space(self, Py_ssize_t count) except NULL:
+        """The array of words, with space for at least this number."""
+        cdef Slice* moved
+        if count > self.capacity:
+            moved = <Slice*>realloc(self.items, count * sizeof(Slice))
+            if moved == NULL:
+                raise MemoryError("no memory for a dead letter")
+            self.items = moved
+            self.capacity = count
+        return self.items
+
+    # ------------------------------------------------------------ what becomes of the entry
+
+    cdef int leave(self, EntryId at_id) except -1:
+        """Remove an entry from the pending entries of the group."""
+        if self.group.pending.acknowledge(at_id.ms, at_id.seq):
+            self.left.add(at_id.ms, at_id.seq)
+        return 0
+
+    cdef int keep(self, EntryId at_id, int64_t deliveries, tuple facts,
+                  bint may_be_copied) except -1:
+        """Let an entry be dead."""
+        cdef PendingAt at
+        cdef const Pending* record = find_pending(self.group.pending.records, at_id, &at)
+        cdef bytes count
+        if record == NULL or self.group.pending.deliveries(record) != deliveries:
+            count = b"%d" % deliveries
+            give_back(self.group.pending, at_id.ms, at_id.seq, count, self.ctx.steady_ms, 0)
+            self.ctx.change((WAIT, self.key, self.group.name, self.ctx.steady_ms, 0, count,
+                             bytes(make_id(at_id.ms, at_id.seq, False))), None, 0)
+        keep_dead(self.group.pending, at_id.ms, at_id.seq, facts)
+        if not may_be_copied:
+            set_dead(self.group.pending, at_id.ms, at_id.seq, facts, False)
+        self.dead.setdefault(facts, []).append((at_id.ms, at_id.seq))
+        if self.target_key is not None:
+            self.log(at_id, self.trouble if may_be_copied else self.refusal)
+        return 0
+
+    cdef int log(self, EntryId at_id, str why) except -1:
+        """Log that an entry stays dead, at most one line per second; why None: it is copied in a later
+        turn."""
+        cdef uint64_t count
+        if why is None:
+            return 0
+        count = self.ctx.keyspace.dead_letters.unlogged_count(1, self.ctx.steady_ms)
+        if count:
+            more = f", and {count - 1} more since the last such line" if count > 1 else ""
+            self.ctx.server.warn(
+                f"entry {make_id(at_id.ms, at_id.seq, False)} of stream '{shown(self.key)}' is dead in "
+                f"group '{shown(self.group.name)}' and is not copied to '{shown(self.target_key)}'{more}: "
+                f"{why}")
+        return 0
+
+    cdef int finish(self) except -1:
+        """Record what left the group and what is dead, and schedule the next try."""
+        cdef Context ctx = self.ctx
+        cdef uint64_t count
+        if self.left.count:
+            record_ack(ctx.effects, ctx.db.index, self.key, self.group.name, self.left)
+            ctx.count_change(None, None, self.left.count)
+        for reason, count in self.copied.items():
+            self.group.count_dead_letters(reason, count)
+            ctx.change((COPIED_EFFECT, self.key, self.group.name, reason, count), None, 0)
+            ctx.keyspace.dead_letters.copied += count
+        for (reason, consumer, text), ids in self.dead.items():
+            words = [bytes(make_id(ms, seq, False)) for ms, seq in ids]
+            ctx.change((DEAD_EFFECT, self.key, self.group.name, reason, consumer, text, *words),
+                       None, <uint64_t>len(ids))
+            ctx.keyspace.dead_letters.note_dead(ctx.db.index, self.key, self.group.name)
+        if self.is_grouped and not self.is_broken:
+            ctx.effects.close_group()
+        self.schedule()
+        return 0
+
+    cdef int schedule(self) except -1:
+        """Set the time at which dead entries are copied next."""
+        cdef uint64_t now_ms = self.ctx.steady_ms
+        cdef uint64_t moment = NEVER
+        if not self.is_opened:
+            return 0
+        if self.target_key is not None and first_dead(self.group.pending, 1):
+            moment = now_ms
+            if self.trouble is not None:
+                moment = self.group.rules.copy_at_ms
+                if moment <= now_ms or moment == NEVER:
+                    moment = now_ms + AGAIN_MS
+        self.group.rules.copy_at_ms = moment
+        return 0
+
+
+cdef inline void set_slice(Slice* item, bytes text) noexcept:
+    item.ptr = <const char*>text
+    item.size = len(text)
+
+
+cdef int64_t hops_of(const Slice* items, Py_ssize_t count) except -1:
+    """The number of times that an entry with these words was copied; 0 if it is no copy."""
+    cdef const Slice* last
+    cdef int64_t hops
+    cdef bytes name
+    cdef Py_ssize_t i
+    if count <= 2 * FIELDS:
+        return 0
+    last = &items[count - 2 * FIELDS]
+    for i in range(FIELDS - 1, -1, -1):
+        name = NAMES[i]
+        if last[2 * i].size != len(name) or memcmp(last[2 * i].ptr, <const char*>name, len(name)):
+            return 0
+    if parse_int(last[2 * FIELDS - 1].ptr, last[2 * FIELDS - 1].size, &hops) < 0 or hops < 1:
+        return 0
+    return hops
