@@ -18,6 +18,7 @@ from bench import (
     filter_rows,
     metrics_rows,
     replica_rows,
+    schedule_rows,
     small_rows,
     sync_rows,
     tls_rows,
@@ -54,6 +55,7 @@ SEEK = "Seek"
 WAKING = "Blocked readers"
 CONNECTIONS = "Connections and starts"
 WRITERS = "Reservations, our server against itself"
+SCHEDULES = "Scheduled entries, our server against itself"
 CLIENT = "The Python client against plain redis-py"
 METRICS = "Metrics, our server alone"
 REPLICAS = "Replicas, appendfsync everysec"
@@ -250,6 +252,24 @@ def held_memory(harness: Harness) -> Lanes:
      Goal(cost_max=5000), unit="us")  # fmt: skip
 def release_stall(harness: Harness) -> Lanes:
     return writer_rows.release_stall(harness, full=MILLION, quick=MILLION)
+
+
+@row("schedule-fire", SCHEDULES, "TSCHEDULE and firing, 2 TAPPENDs",
+     Goal(cost_max=2.0), unit="times")  # fmt: skip
+def schedule_and_fire(harness: Harness) -> Lanes:
+    return schedule_rows.schedule_and_fire(harness, full=800_000, quick=160_000)
+
+
+@row("schedule-stall", SCHEDULES, "worst PING, 1 M due at once",
+     Goal(cost_max=5000), unit="us")  # fmt: skip
+def firing_stall(harness: Harness) -> Lanes:
+    return schedule_rows.firing_stall(harness, full=MILLION, quick=MILLION // 4)
+
+
+@row("schedule-memory", SCHEDULES, "bytes besides the fields",
+     Goal(cost_max=120), unit="bytes")  # fmt: skip
+def schedule_memory(harness: Harness) -> Lanes:
+    return schedule_rows.schedule_memory(harness, full=MILLION, quick=MILLION // 4)
 
 
 @row("follow-10", WRITERS, "TMREAD of 10, COUNT 100",

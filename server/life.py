@@ -581,7 +581,7 @@ class Server:
         self.access.log.counts.clear()
         FAILED_HANDSHAKES.count = 0
         self.keyspace.hits = self.keyspace.misses = self.keyspace.expired_count = 0
-        self.keyspace.missed_entries = 0
+        self.keyspace.missed_entries = self.keyspace.scheduled_fired = 0
         self.clients.reset_stats()
         self.eviction.reset_stats()
         self.rates.clear()

@@ -92,7 +92,7 @@ def _pause_left_ms(until_ms: int, now_ms: int) -> int:
 
 
 def _ordering_fields(ctx: Context, key: bytes, stream: Stream) -> Fields:
-    """Reservations, promises and lineage."""
+    """Reservations, promises, lineage and scheduled entries."""
     held = live_held(ctx, key, stream)
     oldest = None if held is None else held.oldest_id
     lineage = stream.lineage or Lineage()
@@ -108,4 +108,6 @@ def _ordering_fields(ctx: Context, key: bytes, stream: Stream) -> Fields:
         b"sealed": int(stream.is_sealed),
         b"parents": lineage.parents,
         b"children": lineage.children,
+        b"scheduled": 0 if stream.schedule is None else len(stream.schedule),
+        b"next-scheduled": stream.schedule.next_due_ms if stream.schedule else None,
     }

@@ -27,6 +27,8 @@ from millstream.storage.capture.ordering_snapshot import restore_ordering
 from millstream.storage.groups.group import Group
 from millstream.storage.groups.group_snapshot import load_group_in_steps
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.streams.schedule import Schedule
+from millstream.storage.streams.schedule_snapshot import load_in_steps
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import load_stream
 
@@ -51,24 +53,27 @@ def _completed(
 
 class StateJob:
     """Makes a stream from its entries and its state. The groups, which may have millions of pending
-    entries, come first, over several turns if necessary; the entries may change until the end.
-    ValueError when the state is malformed or does not fit the entries."""
+    entries, and the scheduled entries come first, over several turns if necessary; the entries may
+    change until the end. ValueError when the state is malformed or does not fit the entries."""
 
     def __init__(self, state: bytes, steady_ms: int) -> None:
         self.state = state
         self.meta: dict[str, Any] = {}
         self._steady_ms = steady_ms
         self._groups: list[Group] = []
-        self._steps = self._load_groups()
+        self._schedule: Schedule | None = None
+        self._steps = self._load_parts()
 
-    def _load_groups(self) -> Iterator[None]:
+    def _load_parts(self) -> Iterator[None]:
         self.meta = msgpack.unpackb(self.state, strict_map_key=False)
         for row in self.meta["groups"]:
             self._groups.append((yield from load_group_in_steps(row, self._steady_ms)))
             yield
+        if "schedule" in self.meta:
+            self._schedule = yield from load_in_steps(self.meta["schedule"])
 
     def run(self) -> bool:
-        """Load groups for a turn; True when all are loaded."""
+        """Load parts for a turn; True when all are loaded."""
         with _malformed():
             return sum(1 for _ in islice(self._steps, TURN_STEPS)) < TURN_STEPS
 
@@ -80,7 +85,7 @@ class StateJob:
             blocks = () if entries is None else entries.blocks()
             own = {"incarnation": incarnation, "open": bool(blocks)}
             made = load_stream({**self.meta, **own}, blocks, self._steady_ms, self._groups)
-            restore_ordering(made, self.meta, self._steady_ms)
+            restore_ordering(made, self.meta, self._steady_ms, self._schedule)
         for group in self._groups:
             group.restart_ttl(self._steady_ms)
         if made.held is not None:
@@ -109,7 +114,11 @@ def _put(keyspace: Keyspace, db_index: int, source: bytes, key: bytes, made: Str
 
 def _note_ordering(keyspace: Keyspace, meta: dict[str, Any]) -> None:
     keyspace.has_ordering = keyspace.has_ordering or any(name in meta for name in _ORDERING)
-    keyspace.has_rules = keyspace.has_rules or any("rules" in group for group in meta["groups"])
+    keyspace.has_rules = (
+        keyspace.has_rules
+        or "schedule" in meta
+        or any("rules" in group for group in meta["groups"])
+    )
 
 
 @effect(b"TRESTORE", keys=((1, 0), (2, 0)))
@@ -127,8 +136,8 @@ def apply_trestore(keyspace: Keyspace, db_index: int, words: list[bytes]) -> Non
 @command(
     "TRESTORE source key state [REPLACE]",
     "write denyoom @dangerous",
-    complexity="O(N), N the blocks, groups and pending entries of the stream. Groups are loaded in"
-    " turns, except in a transaction; the rest is done in one step",
+    complexity="O(N), N the blocks, groups, pending and scheduled entries of the stream. Groups and"
+    " scheduled entries are loaded in turns, except in a transaction; the rest is done in one step",
     keys="RW access delete, OW update",
 )
 def trestore(ctx: Context, args: Args) -> Simple | Again:
@@ -136,8 +145,9 @@ def trestore(ctx: Context, args: Args) -> Simple | Again:
 
     `millstream restore --stream` appends the entries to `source` and sends this command last. The
     reply is OK. The state is a map in msgpack: the counters, groups, consumers, pending entries,
-    retention policy, producers and reservations of the stream. It is an error if the state does not
-    belong to the entries, or if the key exists and REPLACE is not given; then nothing changes.
+    retention policy, producers, reservations and scheduled entries of the stream. It is an error if
+    the state does not belong to the entries, or if the key exists and REPLACE is not given; then
+    nothing changes.
     """
     source, key, state = args.take(), args.take(), args.take()
     replace = args.option(b"REPLACE")

@@ -18,6 +18,7 @@ from millstream.storage.streams.sealing import lineage_of, seal
 from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]
+HAS_SCHEDULED = "ERR the stream has scheduled entries: cancel them, or wait until they are due"
 
 
 @command(
@@ -47,6 +48,8 @@ def tseal(ctx: Context, args: Args) -> Id:
         return Id(*final, True)
     if not elsewhere:
         _check_children(ctx, key, children)
+    if stream.schedule:
+        raise CommandError(HAS_SCHEDULED)
     ctx.effects.require_room(_effects_bytes(key, children))
     _seal(ctx, key, stream, children)
     if not elsewhere:

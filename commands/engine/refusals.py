@@ -53,6 +53,11 @@ def reservations_error(ctx: Context, stream: Stream | None, requested: int) -> C
     return stalled_error(ctx, stream, what)
 
 
+def schedule_error(what: str) -> CommandError:
+    """The refusal of a TSCHEDULE above `stream-scheduled-max` or `stream-scheduled-max-bytes`."""
+    return CommandError(f"STALLED {what}; cancel some, or wait until they are due")
+
+
 def no_reservation(ms: int, seq: int, owner: bytes | None) -> CommandError:
     """The error for an ID that the writer has never reserved, or that belongs to another one."""
     if owner is None:

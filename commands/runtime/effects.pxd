@@ -31,6 +31,9 @@ cdef enum:
     CLAIM_CODE = 32
     ACK_CODE = 34
     SEEN_CODE = 35
+    SCHEDULE_CODE = 57
+    UNSCHEDULE_CODE = 58
+    FIRE_CODE = 59
 
 # The beginning of a word: an ID follows, or a number, or N - BYTES_WORD bytes.
 cdef enum:

@@ -42,6 +42,7 @@ CODES = {
     b"SWAPDB": 48, b"FLUSHDB": 49, b"FLUSHALL": 50,
     b"GROUPRULES": 51, b"TAKE": 52, b"WAIT": 53, b"DEADLINE": 54,
     b"DEAD": 55, b"COPIED": 56,
+    b"SCHEDULE": SCHEDULE_CODE, b"UNSCHEDULE": UNSCHEDULE_CODE, b"FIRE": FIRE_CODE,
 }
 cdef list NAMES = [None] * 128
 for _name, _code in CODES.items():

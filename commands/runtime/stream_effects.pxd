@@ -6,6 +6,7 @@ from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
+from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 
@@ -49,6 +50,11 @@ cdef class Ids:
 
 
 cdef Ids ids_of(list ids)
+cdef int id_at(Args args, Py_ssize_t place, EntryId* entry_id) except -1
+cdef uint64_t number_at(Args args, Py_ssize_t place) except? 0xffffffffffffffff
+cdef Stream stream_of(Keyspace keyspace, int db, Args args)
+cdef int put_again(Keyspace keyspace, int db, Args args, Stream stream, EntryId entry_id,
+                   Slice* items, Py_ssize_t count) except -1
 cdef int record_append(Effects effects, int db, bytes key, EntryId entry_id, Slice* items,
                        Py_ssize_t count) except -1
 cdef int record_append_once(Effects effects, int db, bytes key, const NewEntry* entry,

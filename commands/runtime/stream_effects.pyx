@@ -254,23 +254,27 @@ cdef Stream append_again(Keyspace keyspace, int db, Args args, Py_ssize_t fields
     """Append the entry whose fields begin at word `fields`; key and ID are the effect's first
     words."""
     cdef EntryId entry_id
-    cdef EntryId last
-    cdef Database database = <Database>keyspace.databases[db]
-    cdef Stream stream = database.writable_at(&args.items[1])
+    cdef Stream stream = (<Database>keyspace.databases[db]).writable_at(&args.items[1])
     if stream is None:
         raise ValueError("APPEND to a stream that does not exist")
     id_at(args, 2, &entry_id)
-    last = handed_out(stream)
+    put_again(keyspace, db, args, stream, entry_id, &args.items[fields], args.count - fields)
+    return stream
+
+
+cdef int put_again(Keyspace keyspace, int db, Args args, Stream stream, EntryId entry_id,
+                   Slice* items, Py_ssize_t count) except -1:
+    """Append an entry to the stream of an effect, and mark its key ready."""
+    cdef EntryId last = handed_out(stream)
     if not id_less(last.ms, last.seq, entry_id.ms, entry_id.seq):
-        raise ValueError(f"APPEND with id {args[2]!r}, not above the stream's last")
+        raise ValueError(f"{args[0].decode()} with id {bytes(make_id(entry_id.ms, entry_id.seq, False))!r}, "
+                         "not above the stream's last")
     if stream.restrictions & RESERVING:
-        (<Held>stream.held).hold(entry_id, &args.items[fields], args.count - fields)
+        (<Held>stream.held).hold(entry_id, items, count)
         (<Held>stream.held).segments.tidy()
     else:
-        stream.append(entry_id, &args.items[fields], args.count - fields, keyspace.node_entries,
-                      keyspace.node_bytes)
-    database.mark_ready_at(&args.items[1])
-    return stream
+        stream.append(entry_id, items, count, keyspace.node_entries, keyspace.node_bytes)
+    return (<Database>keyspace.databases[db]).mark_ready_at(&args.items[1])
 
 
 cdef int record_eviction(Effects effects, int db, bytes key, EntryId first_kept) except -1:

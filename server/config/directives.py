@@ -285,6 +285,16 @@ class Config(ReplicaDirectives, ProcessDirectives):
         "number of writers that a stream remembers (TPOSITION); above that, it forgets the least "
         "recently used writer without reservations", apply=of_keyspace("writers_max"),
     )  # fmt: skip
+    stream_scheduled_max: int = streams(
+        1_000_000, integer(0, INT64_MAX),
+        "number of entries that are scheduled in a stream at a time (TSCHEDULE); 0: no limit",
+        apply=of_keyspace("scheduled_max"),
+    )  # fmt: skip
+    stream_scheduled_max_bytes: int = streams(
+        256 << 20, size(0),
+        "bytes of entries that are scheduled in a stream at a time; 0: no limit",
+        apply=of_keyspace("scheduled_max_bytes"),
+    )  # fmt: skip
 
     loglevel: str = log(
         "notice", one_of("debug", "verbose", "notice", "warning", "nothing"),

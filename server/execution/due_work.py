@@ -1,4 +1,4 @@
-"""Work that becomes due: retries, expiries, retention, freeing released objects.
+"""Work that becomes due: retries, expiries, scheduled entries, retention, freeing released objects.
 
 All of it runs in the executor's thread between two requests, and its effects are recorded like
 those of a request. While changes are refused, no work is done; the executor calls `run_due` again
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from millstream.commands.engine.appending import policy_moment
 from millstream.commands.engine.lifecycle import group_moment, lease_moment
+from millstream.commands.engine.scheduling import firing_moment
 from millstream.commands.runtime.effects import Effects
 from millstream.server.execution.blocking import Serving
 from millstream.server.execution.timers import Timers
@@ -27,6 +28,10 @@ ACTIONS_MAX = 250
 EXPIRED_MAX = 200
 # Streams checked for retention and blocks dropped, together, in one turn.
 TRIMMED_MAX = 1000
+# Scheduled entries appended in one turn, together with the streams that are looked at: about two
+# milliseconds' work. Large ones take their time by their bytes.
+FIRED_MAX = 500
+FIRED_BYTES_MAX = 1 << 20
 # The wall clock may jump: timers for a time of day check it at least this often.
 WALL_CHECK_MS = 1000
 # Released objects are freed for this long, checked after this number of blocks or keys.
@@ -99,16 +104,16 @@ class DueWork:
         self._timer = self._loop.call_later(max(0, next_ms - steady_ms) / 1000, self.run_due)
 
     def _next_wall_ms(self) -> int | None:
-        """The earliest time of day at which a key expires or a stream is checked for retention."""
-        if not self._keyspace.may_delete:
+        """The earliest time of day at which a key expires, a scheduled entry is due, or a stream is
+        checked for retention."""
+        keyspace = self._keyspace
+        if not keyspace.may_delete:
             return None
-        expiry_ms, trim_ms = (
-            self._keyspace.next_expiry_ms(),
-            self._keyspace.retention_schedule.next(),
-        )
-        if trim_ms == NEVER:
+        earliest_ms = min(keyspace.retention_schedule.next(), keyspace.firing_schedule.next())
+        expiry_ms = keyspace.next_expiry_ms()
+        if earliest_ms == NEVER:
             return expiry_ms
-        return trim_ms if expiry_ms is None else min(expiry_ms, trim_ms)
+        return earliest_ms if expiry_ms is None else min(expiry_ms, earliest_ms)
 
     def run_due(self) -> None:
         """Do the work that is due."""
@@ -122,6 +127,7 @@ class DueWork:
             except Exception:
                 LOGGER.exception("automatic work that was due has failed")
         self.expired_count += self._keyspace.expire_due(EXPIRED_MAX)
+        self._fire()
         self._trim()
         executor.serve_ready()
 
@@ -141,6 +147,27 @@ class DueWork:
             lease_moment(self._context, key)
         else:
             group_moment(self._context, key, name)
+
+    def _fire(self) -> None:
+        """Append the scheduled entries that are due; the rest follows in the next turn if they are
+        more than one turn's work."""
+        left, left_bytes = FIRED_MAX, FIRED_BYTES_MAX
+        if not self._keyspace.may_delete:
+            return
+        self._context.session = None
+        while left > 0 and left_bytes > 0:
+            place = self._keyspace.firing_schedule.pop_due(self._context.now_ms)
+            if place is None:
+                break
+            db_index, key = place
+            self._context.db = self._keyspace.databases[db_index]
+            try:
+                fired, fired_bytes = firing_moment(self._context, key, left, left_bytes)
+            except Exception:
+                LOGGER.exception("the scheduled entries of a stream could not be appended")
+                fired, fired_bytes = 0, 0
+            left -= 1 + fired
+            left_bytes -= fired_bytes
 
     def _trim(self) -> None:
         """Trim streams with entries that have become too old; if this is more than one turn's work,

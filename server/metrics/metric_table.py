@@ -130,6 +130,8 @@ INFO_ROWS = (
     InfoRow("stats", "evicted_blocks", "millstream_evicted_blocks_total", COUNTER),
     InfoRow("stats", "evicted_clients", "redis_evicted_clients_total", COUNTER),
     InfoRow("stats", "missed_entries", "millstream_missed_entries_total", COUNTER),
+    InfoRow("stats", "scheduled_entries", "millstream_scheduled_entries"),
+    InfoRow("stats", "scheduled_fired", "millstream_scheduled_fired_total", COUNTER),
     InfoRow("stats", "keyspace_hits", "redis_keyspace_hits_total", COUNTER),
     InfoRow("stats", "keyspace_misses", "redis_keyspace_misses_total", COUNTER),
     InfoRow("stats", "pubsub_channels", "redis_pubsub_channels"),
@@ -331,6 +333,10 @@ STREAM_FAMILIES = (
     Family("millstream_stream_entries_deleted_total", COUNTER, "Entries deleted by commands"),
     Family("millstream_stream_first_entry_timestamp_seconds", GAUGE,
            "Unix time in the first entry's ID; absent without entries"),
+    Family("millstream_stream_scheduled", GAUGE,
+           "Scheduled entries of a stream; absent if it never had one"),
+    Family("millstream_stream_scheduled_overdue_seconds", GAUGE,
+           "Time since the first scheduled entry was due; 0 if none is. Absent as the one before"),
 )  # fmt: skip
 
 GROUP_FAMILIES = (

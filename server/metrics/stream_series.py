@@ -24,6 +24,7 @@ from millstream.storage.keyspace.key_walk import KeyIterator
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.log.trim_nodes import node_count, radix_tree_nodes
 from millstream.storage.streams.retention import bytes_of
+from millstream.storage.streams.schedule import Schedule
 from millstream.storage.streams.stream import Stream
 
 Place = tuple[int, bytes]
@@ -122,6 +123,8 @@ class StreamSeries:
                 continue  # it has gone since the choice
             named = f'db="db{index}",stream="{label(key)}"'
             write(f"{{{named}}}", stream, sources.steady_ms())
+            if stream.schedule is not None:
+                _scheduled(lines, f"{{{named}}}", stream.schedule, sources.now_ms())
             newest_ms = max(newest_ms, stream.last_ms)
             if stream.groups:
                 yield from self._groups(lines, write_group, named, stream, counts)
@@ -183,6 +186,16 @@ class StreamSeries:
                 shown.append((who[:-1], group))
             for named_group, group in shown if shows_consumers else []:
                 yield from _consumers(lines, named_group, group, steady_ms, counts)
+
+
+def _scheduled(lines: Lines, who: str, schedule: Schedule, now_ms: int) -> None:
+    """Add the samples of the scheduled entries of a stream."""
+    overdue_s = max(0, now_ms - schedule.next_due_ms) / 1000
+    for name, value in (
+        ("millstream_stream_scheduled", len(schedule)),
+        ("millstream_stream_scheduled_overdue_seconds", overdue_s),
+    ):
+        lines[name].append(f"{name}{who} {value}\n")
 
 
 class _Left:

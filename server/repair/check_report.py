@@ -13,7 +13,8 @@ from millstream.storage.files.journal_reader import Gap
 from millstream.storage.files.manifest import Manifest
 from millstream.storage.files.recovery import Recovered
 
-APPENDING = (b"APPEND", b"APPENDONCE")  # the effects that add an entry
+APPENDING = (b"APPEND", b"APPENDONCE")  # the effects that add an entry to any stream
+ADDING = (*APPENDING, b"COMPLETE", b"FIRE")  # those that add an entry
 
 
 class Verdict(IntEnum):
@@ -95,7 +96,7 @@ def words_for_gap(gap: Gap) -> str:
     with suppress(EffectError):
         split = split_effects(gap.payload)
         keys = dict.fromkeys((db, found[1]) for db, found, _ in split if len(found) > 1)
-        appended = sum(found[0] in APPENDING for _, found, _ in split)
+        appended = sum(found[0] in ADDING for _, found, _ in split)
         if split:
             names = ", ".join(named(*key) for key in keys) or "no key"
             what = f"{counted(len(split), 'effect')} on {names}"

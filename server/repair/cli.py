@@ -347,15 +347,24 @@ def _words_for_incomplete(contents: Contents) -> str:
 def _table(rows: list[Row]) -> Table:
     table = Table(box=None, pad_edge=False)
     with_rules = ("RULES",) if any(row.rules for row in rows) else ()
+    with_scheduled = ("SCHEDULED",) if any(row.scheduled for row in rows) else ()
     for name in ("DB", "KEY", "TYPE", "ENTRIES", "FIRST", "LAST", "GROUPS", "PENDING", "BLOCKS",
-                 "BYTES", "POLICY", "ORDERING", *with_rules):  # fmt: skip
-        is_text = name in ("KEY", "TYPE", "POLICY", "ORDERING", "RULES")
+                 "BYTES", "POLICY", "ORDERING", *with_rules, *with_scheduled):  # fmt: skip
+        is_text = name in ("KEY", "TYPE", "POLICY", "ORDERING", "RULES", "SCHEDULED")
         table.add_column(name, justify="left" if is_text else "right")
     for row in rows:
         key = Text(shown_name(row.key), overflow="fold")
         rules = (Text(_rules_words(row)),) if with_rules else ()
-        table.add_row(str(row.database), key, row.kind, *_numbers(row), *rules)
+        scheduled = (_scheduled_words(row),) if with_scheduled else ()
+        table.add_row(str(row.database), key, row.kind, *_numbers(row), *rules, *scheduled)
     return table
+
+
+def _scheduled_words(row: Row) -> str:
+    """The number of scheduled entries, and the time of the first one."""
+    if row.next_scheduled_ms is None:
+        return ""
+    return f"{row.scheduled} from {row.next_scheduled_ms}"
 
 
 def _rules_words(row: Row) -> str:

@@ -16,6 +16,7 @@ from millstream.commands.runtime.effects import KEYS, EffectError, keys_of, spli
 from millstream.commands.table.loader import load_table
 from millstream.errors import DamageError, DataError
 from millstream.glob import matcher
+from millstream.server.repair.check_report import ADDING
 from millstream.storage.files.damaged_base import open_base
 from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.frame_times import TIME, time_of
@@ -23,7 +24,6 @@ from millstream.storage.files.journal_reader import Gap, surviving_frames
 from millstream.storage.files.manifest import Manifest, load_manifest, read_manifest
 from millstream.storage.files.snapshot_reader import SnapshotEnds
 
-ADDING = (b"APPEND", b"APPENDONCE", b"COMPLETE")  # the effects that add an entry
 _OF_A_DATABASE = (b"FLUSHDB",)
 _OF_ALL = (b"FLUSHALL", b"SWAPDB")  # they change any key
 FLUSHES = (*_OF_A_DATABASE, b"FLUSHALL")

@@ -23,6 +23,7 @@ from millstream.storage.files.snapshot_format import KeyRecord
 from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.groups.group import copied_rules
 from millstream.storage.reservations.held import handed_out_id
+from millstream.storage.streams.schedule_snapshot import summary
 from millstream.storage.streams.stream import RetentionPolicy, Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
 
@@ -60,7 +61,8 @@ class Ordering:
 class Row:
     """One key. A string only has `size_bytes`, its length. `first_id` is the ID of the first entry,
     or, from an index, a lower bound of it; `policy` is in the words of TPOLICY, `rules` has the
-    rules of each managed group in those of TGROUP. `ordering` is None for a stream without
+    rules of each managed group in those of TGROUP. `next_scheduled_ms` is the Unix time of the
+    first scheduled entry. `ordering` is None for a stream without
     reservations (also past ones), lineage and followers."""
 
     database: int
@@ -76,6 +78,8 @@ class Row:
     policy: str = ""
     ordering: Ordering | None = None
     rules: dict[bytes, str] = field(default_factory=dict)
+    scheduled: int = 0
+    next_scheduled_ms: int | None = None
 
 
 @dataclass
@@ -186,6 +190,7 @@ def _row_of_record(record: KeyRecord, meta: dict[str, Any]) -> Row:
             for group in meta["groups"]
             if (words := _rules_words(group.get("rules", {})))
         },
+        *(summary(meta["schedule"]) if "schedule" in meta else ()),
     )
 
 
@@ -235,6 +240,7 @@ def _row_of_stream(db: int, key: bytes, stream: Stream) -> Row:
             for name, group in stream.groups.items()
             if (words := _rules_words(copied_rules(group)))
         },
+        *((len(stream.schedule), stream.schedule.next_due_ms) if stream.schedule else ()),
     )
 
 

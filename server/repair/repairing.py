@@ -298,7 +298,7 @@ class Salvage:
         """Apply an effect to a value that was lost or changed by a loss."""
         databases = self.keyspace.databases
         name, key = words[0], words[1] if len(words) > 1 else b""
-        if name in APPENDING and databases[db].get(key) is None:
+        if name in (*APPENDING, b"SCHEDULE") and databases[db].get(key) is None:
             incarnation = self.keyspace.next_incarnation(self._now_ms)
             databases[db].set(key, Stream(incarnation))
             with suppress(EffectError):

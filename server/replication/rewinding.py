@@ -33,7 +33,7 @@ from millstream.storage.files.manifest import Manifest
 log = logging.getLogger("millstream.replication")
 
 _AGAIN_S = 0.01
-_ENTRY_EFFECTS = frozenset((b"APPEND", b"APPENDONCE", b"COMPLETE"))
+_ENTRY_EFFECTS = frozenset((b"APPEND", b"APPENDONCE", b"COMPLETE", b"FIRE"))
 _FRAMES_PER_PAUSE = 64
 
 

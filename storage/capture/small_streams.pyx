@@ -71,6 +71,7 @@ cdef bint is_small(bytes key, Stream stream, uint64_t* blocks, bint* tail):
     still open."""
     cdef Group group
     if (stream.restrictions or stream.held is not None or stream.lineage is not None
+            or stream.schedule is not None
             or stream.policy is not None or stream.idempotence is not None
             or stream.producers is not None or len(key) > NAME_BYTES_MAX):
         return False

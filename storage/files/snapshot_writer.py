@@ -36,6 +36,7 @@ from millstream.storage.groups.shared_groups import SharedGroups
 from millstream.storage.reservations.held_snapshot import SharedHeld
 from millstream.storage.streams.idempotence import SharedWindow
 from millstream.storage.streams.producers import SharedProducers
+from millstream.storage.streams.schedule_snapshot import SharedSchedule
 
 CHUNK_ENTRIES_MAX = 32_768
 CHUNK_BYTES_MAX = 4 << 20
@@ -43,12 +44,13 @@ CHUNK_BYTES_MAX = 4 << 20
 SMALL_CHUNK_BYTES = 256 << 10
 
 _META_INLINE_MAX = 512
-_MAYBE_LARGE = ("groups", "held", "idempotence", "producers")
+_MAYBE_LARGE = ("groups", "held", "idempotence", "producers", "schedule")
 _IN_PARTS = (
     SharedGroups,
     SharedHeld,
     SharedWindow,
     SharedProducers,
+    SharedSchedule,
 )  # packed by their own methods, in parts
 _SECTION_BYTES = 256 << 10
 _STEP_BYTES = 128 << 10  # input of one call of zstd, which runs without the interpreter's lock

@@ -72,6 +72,7 @@ class Database(DatabaseCore):
         self.used_s = {}
         self.append_buffers = {}
         self.reservations = 0
+        self.scheduled = 0
         self.forget_cached()
 
     def __len__(self) -> int:
@@ -123,6 +124,8 @@ class Database(DatabaseCore):
             value.used_s = keyspace.now_s
             if value.held is not None:
                 self.reservations += value.held.reservations
+            if value.schedule is not None:
+                self.scheduled += len(value.schedule)
             # A value that is stored now does not belong to a capture in progress.
             value.capture_mark = keyspace.capture_number
         else:
@@ -209,6 +212,9 @@ class Database(DatabaseCore):
         at start, entries may follow that do not schedule a check."""
         if stream.policy is not None:
             self.keyspace.trim_soon(self.index, key, stream)
+        if stream.schedule is not None:
+            stream.schedule.noted_ms = NEVER  # of another database
+            self.keyspace.note_firing(self.index, key, stream.schedule)
         if stream.held is not None:
             # Its timers were scheduled under another key, or not at all.
             stream.held.forget_moments()
@@ -229,10 +235,14 @@ class Database(DatabaseCore):
             self.keyspace.schedule(self.index, key, group)
 
     def _forget_moment(self, key: bytes, stream: Stream) -> None:
-        """Cancel the trim timer of a stream that was removed from its key, and subtract its
-        reservations."""
+        """Cancel the timers of a stream that was removed from its key, and subtract its
+        reservations and scheduled entries."""
         if stream.held is not None:
             self.reservations -= stream.held.reservations
+        if stream.schedule is not None:
+            self.scheduled -= len(stream.schedule)
+            self.keyspace.firing_schedule.forget(stream.schedule.noted_ms, self.index, key)
+            stream.schedule.noted_ms = NEVER
         if stream.policy is not None:
             self.keyspace.retention_schedule.forget(stream.policy.next_check_ms, self.index, key)
 
@@ -248,6 +258,7 @@ class Database(DatabaseCore):
             "used_s",
             "append_buffers",
             "reservations",
+            "scheduled",
         ):
             mine, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, theirs)
@@ -288,6 +299,7 @@ class Database(DatabaseCore):
         self._begin_table()
         if count:
             self.keyspace.retention_schedule.forget_database(self.index)
+            self.keyspace.firing_schedule.forget_database(self.index)
         for key in self.waiting:
             self.mark_ready(key)
         return count

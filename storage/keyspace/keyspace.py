@@ -22,6 +22,11 @@ PRODUCERS_MAX = 100_000
 HELD_MAX_BYTES = 256 << 20
 RESERVATIONS_MAX = 10_000
 WRITERS_MAX = 1000
+# Default limits of a stream: number and bytes of scheduled entries.
+SCHEDULED_MAX = 1_000_000
+SCHEDULED_MAX_BYTES = 256 << 20
+# Scheduled entries are appended in the millisecond in which they are due.
+FIRING_PAGE_MS = 1
 
 
 class Keyspace(KeyspaceCore):
@@ -43,8 +48,9 @@ class Keyspace(KeyspaceCore):
     is false (at start), no key expires. While `may_delete` is false, expired keys do not exist for
     commands, but are not deleted. While `touching` is false, commands do not count as a use of a
     key. `on_expired(db_index, key)` is called for each key that expired. `expiry_noted` means that
-    a key got an expiry, or that `retention_schedule` got a stream to check for trimming. `deferred`
-    has the (db, key, name) of groups whose time came while deletions were not allowed.
+    a key got an expiry, or that `retention_schedule` got a stream to check for trimming, or
+    `firing_schedule` one with scheduled entries. `deferred` has the (db, key, name) of groups whose
+    time came while deletions were not allowed.
     """
 
     databases: list[Database]
@@ -52,13 +58,17 @@ class Keyspace(KeyspaceCore):
     def __init__(
         self, databases: int = 16, node_entries: int = 100, node_bytes: int = 4096
     ) -> None:
-        super().__init__(node_entries, node_bytes, RetentionSchedule())
+        super().__init__(
+            node_entries, node_bytes, RetentionSchedule(), RetentionSchedule(page_ms=FIRING_PAGE_MS)
+        )
         self.idmp_duration_s = DURATION_S
         self.idmp_maxsize = MAXSIZE
         self.producers_max = PRODUCERS_MAX
         self.held_max_bytes = HELD_MAX_BYTES
         self.reservations_max = RESERVATIONS_MAX
         self.writers_max = WRITERS_MAX
+        self.scheduled_max = SCHEDULED_MAX
+        self.scheduled_max_bytes = SCHEDULED_MAX_BYTES
         self.histories: tuple[Line, ...] = ()
         self.dead_letters = DeadLetterTotals()
         self.walks = []

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from millstream.encoding cimport Slice
 from millstream.storage.keyspace.key_slots cimport KeySlots
 from millstream.storage.reservations.held cimport Held
+from millstream.storage.streams.schedule cimport Schedule
 from millstream.storage.streams.stream cimport Stream
 
 
@@ -20,6 +21,7 @@ cdef class DatabaseCore:
     cdef public dict append_buffers
     cdef public dict watched
     cdef public uint64_t reservations
+    cdef public uint64_t scheduled
     cdef public dict waiting
     cdef bytes cached_key
     cdef Stream cached_stream
@@ -58,12 +60,16 @@ cdef class KeyspaceCore:
     cdef public uint64_t held_max_bytes
     cdef public uint64_t reservations_max
     cdef public uint64_t writers_max
+    cdef public uint64_t scheduled_max
+    cdef public uint64_t scheduled_max_bytes
     cdef public uint64_t promised_ms
     cdef public uint64_t recorded_promise_ms
     cdef public bint has_ordering
     # True if groups may have rules of delivery: an earlier version does not load a base with them.
     cdef public bint has_rules
     cdef public uint64_t reservations_expired
+    cdef public uint64_t scheduled_fired
+    cdef public uint64_t unfired_log_ms
     cdef public uint64_t unlogged_expiries
     cdef public uint64_t expiry_log_ms
     cdef public uint64_t incarnation
@@ -71,6 +77,7 @@ cdef class KeyspaceCore:
     cdef public list timer_requests
     cdef public list deferred
     cdef public object retention_schedule
+    cdef public object firing_schedule
     cdef public object capture
     cdef public list walks
     cdef public uint64_t capture_number
@@ -96,6 +103,9 @@ cdef class KeyspaceCore:
     cpdef int note_steady(self, uint64_t steady_ms) noexcept
     cpdef uint64_t next_incarnation(self, uint64_t now_ms) except? 0
     cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0
+    cpdef int note_firing(self, int db_index, bytes key, Schedule schedule) except -1
+    cdef int note_firing_at(self, int db_index, bytes key, Schedule schedule,
+                            uint64_t moment_ms) except -1
     cpdef int schedule_trim(self, int db_index, bytes key, Stream stream) except -1
     cpdef int schedule(self, int db_index, bytes key, group) except -1
     cpdef int schedule_after(self, int db_index, bytes key, group, uint64_t past_ms) except -1

@@ -6,6 +6,7 @@ from millstream.storage.keyspace.dead_letter_totals import DeadLetterTotals
 from millstream.storage.keyspace.key_slots import KeySlots
 from millstream.storage.keyspace.retention_schedule import RetentionSchedule
 from millstream.storage.reservations.held import Held
+from millstream.storage.streams.schedule import Schedule
 from millstream.storage.streams.stream import Stream
 
 def patched(old: bytes, offset: int, part: bytes) -> bytes: ...
@@ -19,6 +20,7 @@ class DatabaseCore:
     expiries: dict[bytes, int]
     used_s: dict[bytes, int]
     reservations: int
+    scheduled: int
     append_buffers: dict[bytes, bytearray]
     watched: dict[bytes, Any]
     def __init__(self, keyspace: KeyspaceCore, index: int) -> None: ...
@@ -50,11 +52,15 @@ class KeyspaceCore:
     held_max_bytes: int
     reservations_max: int
     writers_max: int
+    scheduled_max: int
+    scheduled_max_bytes: int
     promised_ms: int
     recorded_promise_ms: int
     has_ordering: bool
     has_rules: bool
     reservations_expired: int
+    scheduled_fired: int
+    unfired_log_ms: int
     redelivered_due: int
     redelivered_claimed: int
     missed_entries: int
@@ -64,6 +70,7 @@ class KeyspaceCore:
     timer_requests: list[tuple[int, int, bytes, bytes | None]]
     deferred: list[tuple[int, bytes, bytes]]
     retention_schedule: RetentionSchedule
+    firing_schedule: RetentionSchedule
     capture: Any  # a Capture, or None
     walks: list[Any]  # of KeyIterator
     capture_number: int
@@ -77,10 +84,16 @@ class KeyspaceCore:
     hits: int
     misses: int
     def __init__(
-        self, node_entries: int, node_bytes: int, retention_schedule: RetentionSchedule
+        self,
+        node_entries: int,
+        node_bytes: int,
+        retention_schedule: RetentionSchedule,
+        firing_schedule: RetentionSchedule,
     ) -> None: ...
     def set_time(self, now_ms: int, steady_ms: int | None = None) -> None: ...
     def open_reservations(self) -> int: ...
+    def scheduled_entries(self) -> int: ...
+    def note_firing(self, db_index: int, key: bytes, schedule: Schedule) -> int: ...
     def is_walked(self) -> bool: ...
     def databases_with_keys(self) -> list[Any]: ...  # of Database
     def note_promise(self, promised_ms: int) -> None: ...

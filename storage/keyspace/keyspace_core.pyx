@@ -8,7 +8,7 @@ that is not captured yet (storage/capture/capture).
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from millstream.encoding cimport Slice
@@ -16,6 +16,7 @@ from millstream.storage.groups.due_index cimport bound_of
 from millstream.storage.groups.group cimport Group, GroupRules, waits_for_due
 from millstream.storage.groups.pending cimport EXPIRE, WAKE, saturating_add
 from millstream.storage.streams.retention cimport age_trim_ms
+from millstream.storage.streams.schedule cimport Schedule, Scheduled
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import WRONG_TYPE, CommandError
@@ -227,13 +228,15 @@ cdef uint64_t rules_moment(Group group, uint64_t now_ms) noexcept:
 cdef class KeyspaceCore:
     """All databases and their common state; `keyspace.Keyspace` explains the attributes."""
 
-    def __init__(self, uint32_t node_entries, uint32_t node_bytes, retention_schedule):
+    def __init__(self, uint32_t node_entries, uint32_t node_bytes, retention_schedule,
+                 firing_schedule):
         self.node_entries = node_entries
         self.node_bytes = node_bytes
         self.ready = []
         self.timer_requests = []
         self.deferred = []
         self.retention_schedule = retention_schedule
+        self.firing_schedule = firing_schedule
         self.touching = True
         self.may_delete = True
         self.active_expiry = True
@@ -244,6 +247,14 @@ cdef class KeyspaceCore:
         cdef uint64_t count = 0
         for db in self.databases:
             count += db.reservations
+        return count
+
+    def scheduled_entries(self) -> int:
+        """The number of scheduled entries in all databases."""
+        cdef DatabaseCore db
+        cdef uint64_t count = 0
+        for db in self.databases:
+            count += db.scheduled
         return count
 
     def is_walked(self) -> bool:
@@ -293,6 +304,23 @@ cdef class KeyspaceCore:
     cdef uint64_t note_trim(self, uint64_t moment_ms, int db_index, bytes key) except? 0:
         self.expiry_noted = True
         return self.retention_schedule.note(moment_ms, db_index, key)
+
+    cpdef int note_firing(self, int db_index, bytes key, Schedule schedule) except -1:
+        """Schedule the time at which the first scheduled entry of a stream is due, unless an earlier
+        time is scheduled."""
+        cdef Scheduled entry = schedule.first()
+        if entry is not None and entry.ticket.ms < schedule.noted_ms:
+            self.note_firing_at(db_index, key, schedule, entry.ticket.ms)
+        return 0
+
+    cdef int note_firing_at(self, int db_index, bytes key, Schedule schedule,
+                            uint64_t moment_ms) except -1:
+        """Schedule a time for the scheduled entries of a stream, in place of the one before."""
+        if schedule.noted_ms != NEVER:
+            self.firing_schedule.forget(schedule.noted_ms, db_index, key)
+        self.expiry_noted = True
+        schedule.noted_ms = self.firing_schedule.note(moment_ms, db_index, key)
+        return 0
 
     cpdef int schedule(self, int db_index, bytes key, group) except -1:
         """Schedule the next time at which a group may have an automatic change."""

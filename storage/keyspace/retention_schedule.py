@@ -1,9 +1,10 @@
-"""The streams whose policies will evict entries for their age, by the time of the eviction.
+"""The streams that have work at a time of day: their policies evict entries for their age, or their
+scheduled entries are due.
 
-Very many streams may have a limit of age, each with its own time. Times are rounded up to half a
-second, and a page contains all streams that are due in it, so adding and taking a stream costs the
-same for any number of streams. A place is a key, not a stream: when its time comes, the key may
-have another stream.
+Very many streams may have such work, each at its own time. Times are rounded up to a page: half a
+second for policies, a millisecond for scheduled entries. A page contains all streams that are due
+in it, so adding and taking a stream costs the same for any number of streams. A place is a key, not
+a stream: when its time comes, the key may have another stream.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ Place = tuple[int, bytes]  # database and key
 
 
 class RetentionSchedule:
-    """Places by the time, in unix milliseconds, from which their policies evict entries."""
+    """Places by the time, in unix milliseconds, from which they have work."""
 
-    def __init__(self) -> None:
+    def __init__(self, page_ms: int = PAGE_MS) -> None:
+        self._page_ms = page_ms
         # Places are in dicts, not in sets, so that the order of trims does not depend on hashes.
         # A SortedDict from the first place on: a start without places does not load it.
         self._pages: Any = {}
 
     def note(self, moment_ms: int, db: int, key: bytes) -> int:
         """Add a place; return its time, rounded up to a page."""
-        if moment_ms > NEVER - 2 * PAGE_MS:
+        if moment_ms > NEVER - 2 * self._page_ms:
             return NEVER
-        page_ms = -(-moment_ms // PAGE_MS) * PAGE_MS
+        page_ms = -(-moment_ms // self._page_ms) * self._page_ms
         page = self._pages.get(page_ms)
         if page is None:
             if not self._pages:

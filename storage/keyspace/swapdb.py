@@ -33,9 +33,12 @@ def _note_changes(a: Database, b: Database) -> None:
 
 
 def _schedule(db: Database) -> None:
-    """Schedule the timers of groups and policies under the new database."""
+    """Schedule the timers of groups, policies and scheduled entries under the new database."""
     for key, value in db.table.items():
         if isinstance(value, Stream) and (
-            value.groups or value.policy is not None or value.held is not None
+            value.groups
+            or value.policy is not None
+            or value.held is not None
+            or value.schedule is not None
         ):
             db.schedule_groups(key, value)

@@ -62,4 +62,5 @@ def _marks_of(value: bytes | Stream | None) -> object:
         value.entries_evicted,
         value.last_id,
         value.max_deleted_id,
+        0 if value.schedule is None else (value.schedule.last_number, len(value.schedule)),
     )

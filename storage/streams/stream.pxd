@@ -31,6 +31,8 @@ cdef class Stream(EntryLog):
     cdef public uint64_t capture_mark
     # A Held (storage/reservations/held) once an ID was reserved, else None.
     cdef public object held
+    # A Schedule (storage/streams/schedule) once an entry was scheduled, else None.
+    cdef public object schedule
     # A Lineage (storage/streams/lineage) if the stream is sealed or has parents, else None.
     cdef public object lineage
     cdef public object idempotence

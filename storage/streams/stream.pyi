@@ -7,6 +7,7 @@ from millstream.storage.log.entry_log import EntryLog
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.lineage import Lineage
 from millstream.storage.streams.producers import Producers
+from millstream.storage.streams.schedule import Schedule
 
 class RetentionPolicy:
     max_len: int
@@ -31,6 +32,7 @@ class Stream(EntryLog):
     producers: Producers | None
     restrictions: int
     held: Any  # a Held (storage/reservations), or None
+    schedule: Schedule | None
     lineage: Lineage | None
     @property
     def groups(self) -> dict[bytes, Group]: ...

@@ -207,10 +207,7 @@ cdef class Stream(EntryLog):
     def memory_bytes(self) -> int:
         """An estimate of the memory used: data, tables, objects, groups."""
         cdef uint64_t total = 320 + self.data_memory_bytes() + groups_size_bytes(self.group_set)
-        if self.idempotence is not None:
-            total += self.idempotence.memory_bytes
-        if self.producers is not None:
-            total += self.producers.memory_bytes
-        if self.held is not None:
-            total += self.held.memory_bytes
+        for part in (self.idempotence, self.producers, self.held, self.schedule):
+            if part is not None:
+                total += part.memory_bytes
         return total

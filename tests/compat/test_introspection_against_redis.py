@@ -33,7 +33,7 @@ OURS = {
     "server", "millstream_version", "python_version", "listener0", "pubsub_clients",
     "watching_clients", "total_watched_keys", "total_blocking_keys",
     "total_blocking_keys_on_nokey", "evicted_scripts", "evicted_entries", "evicted_blocks",
-    "missed_entries",
+    "missed_entries", "scheduled_entries", "scheduled_fired",
     "tls_handshake_failures",
     "user_limit_refusals",
     "user_limit_disconnections",

@@ -249,6 +249,20 @@ class Stream:
     producers: dict[bytes, int] = field(default_factory=dict)  # the longest silent first
     # Entries deleted after the first entry: they use bytes until their block is evicted.
     ghosts: dict[EntryId, tuple[bytes, ...]] = field(default_factory=dict)
+    # Names and fields by their tickets, and the number of the last ticket.
+    scheduled: dict[EntryId, tuple[bytes, tuple[bytes, ...]]] = field(default_factory=dict)
+    last_number: int = 0
+
+    def put_scheduled(self, ticket: EntryId, name: bytes, words: tuple[bytes, ...]) -> None:
+        self.scheduled[ticket] = name, words
+        self.last_number = ticket[1]
+
+    def cancel_named(self, name: bytes) -> bool:
+        """Cancel the scheduled entry with a name; False when there is none."""
+        found = [ticket for ticket, (known, _) in self.scheduled.items() if name and known == name]
+        for ticket in found:
+            del self.scheduled[ticket]
+        return bool(found)
 
     def append(self, entry_id: EntryId, words: tuple[bytes, ...]) -> None:
         assert entry_id > self.last_id, f"{entry_id} is not above {self.last_id}"
@@ -301,6 +315,7 @@ class Stream:
             self.incarnation, dict(self.entries), self.last_id, self.max_evicted, self.max_deleted,
             self.entries_added, self.entries_evicted, self.entries_deleted, groups,
             self.once.copy(), self.policy, dict(self.producers), dict(self.ghosts),
+            dict(self.scheduled), self.last_number,
         )  # fmt: skip
 
 
@@ -336,7 +351,7 @@ class Data:
         value = self.databases[db][key]
         if isinstance(value, Stream):
             value = value.copy()
-            value.incarnation = incarnation
+            value.incarnation, value.scheduled, value.last_number = incarnation, {}, 0
         self._place(to, new_key, value, self.expiries[db].get(key))
 
     def _place(self, db: int, key: bytes, value: Value, expiry_ms: int | None) -> None:
@@ -402,6 +417,7 @@ def _shown_value(value: Value) -> object:
         "once": (value.once.duration_s, value.once.maxsize, _shown_messages(value.once)),
         "policy": value.policy,
         "producers": list(value.producers.items()),
+        "scheduled": (value.last_number, dict(value.scheduled)),
     }
 
 
@@ -471,7 +487,20 @@ def _seen_value(value: RealStream | bytes | None, due_ms: int) -> object:
         "once": _seen_once(value),
         "policy": None if value.policy is None else tuple(value.policy.dump()),
         "producers": [] if value.producers is None else list(value.producers.dump().items()),
+        "scheduled": _seen_scheduled(value),
     }
+
+
+def _seen_scheduled(stream: RealStream) -> tuple[object, ...]:
+    schedule = stream.schedule
+    if schedule is None:
+        return 0, {}
+    entries = {
+        (entry.due_ms, entry.number): (entry.name or b"", tuple(entry.fields))
+        for page in schedule.share()
+        for entry in page
+    }
+    return schedule.last_number, entries
 
 
 def _seen_once(stream: RealStream) -> tuple[object, ...]:

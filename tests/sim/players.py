@@ -28,6 +28,7 @@ THEMES = (
     "pager pager producer evicter deleter claimer",
 )
 WORKERS = "worker worker worker consumer queue claimer producer producer"
+SCHEDULERS = "scheduler scheduler scheduler consumer plain keeper renamer deleter expirer"
 HEAPS = b"heap", b"heap2"  # copies of it
 STOCK = b"stock"
 # Each entry of a pile has its own block, and there are more blocks than are freed in one step.
@@ -154,6 +155,7 @@ class Player:
         self.cursor = chance.choice([b"", b"0", b"$", b"0.0"])
         self.ids: list[tuple[bytes, bytes, bytes]] = []  # key, group, id: to acknowledge
         self.last_ids: dict[bytes, bytes] = {}
+        self.tickets: list[bytes] = []
         self.page = b"-"
         self.number = 0
         self.sent: dict[bytes, int] = {}  # the last number under each name
@@ -244,6 +246,8 @@ class Player:
             self.count = reply if isinstance(reply, bytes) else b"0"
         if name in (b"TAPPEND", b"TAPPENDONCE", b"XADD") and isinstance(reply, bytes):
             self.last_ids[request[1]] = reply
+        elif name == b"TSCHEDULE" and isinstance(reply, bytes):
+            self.tickets = [*self.tickets[-4:], reply]
         elif name == b"TREAD" and isinstance(reply, list):
             start = 1 if b"WITHINFO" in request else 0
             ids = [entry[0] for entry in reply[start:] if isinstance(entry, list)]
@@ -423,6 +427,24 @@ class Player:
         if roll < 0.5:
             return b"XGROUP", b"DELCONSUMER", key, self.group, who[2] or b"bob"
         return self._as_consumer()
+
+    def _as_scheduler(self) -> Request:
+        """Schedules entries, by name or without one, and cancels some."""
+        roll, key = self.chance.random(), self._any_key()
+        name = self.chance.choice([b"", b"", b"a", b"b", b"c"])
+        if roll < 0.6:
+            when = b"IN", self._ms((0, 1, 5, 20, 100, 100, 700, 5000))
+            if self.chance.random() < 0.3:
+                when = b"AT", b"%d" % (self.now_ms() + self.chance.randint(-30, 200))
+            return b"TSCHEDULE", key, *when, name, *self._fields()
+        if roll < 0.7:
+            return b"TCANCEL", key, b"NAME", name, b"a"
+        if roll < 0.8 and self.tickets:
+            ticket = self.chance.choice(self.tickets)
+            return b"TCANCEL", key, ticket, ticket, b"1.1"
+        if roll < 0.95:
+            return b"TSCHEDULED", key, b"-", b"+", b"COUNT", self._count()
+        return self._as_plain()
 
     def _some_ids(self) -> list[bytes]:
         """IDs of known entries at its key; an ID may occur twice."""

@@ -40,6 +40,7 @@ CODES = dict(
         GROUP GROUPTTL GROUPSETID GROUPDROP CONSUMER CONSUMERDROP DELIVER REDELIVER CLAIM
         RELEASE ACK SEEN SET UPDATE EXTEND PATCH PADDED EXPIRE - DEL RENAME COPY RESTORE
         TRESTORE SWAPDB FLUSHDB FLUSHALL GROUPRULES TAKE WAIT DEADLINE DEAD COPIED
+        SCHEDULE UNSCHEDULE FIRE
         """.split()
     )
 )
@@ -216,6 +217,27 @@ class Replay:
         known = list(self._stream(key).producers)
         demand(known[:1] == [name], f"{key!r}: {name!r} is forgotten before others of {known}")
         del self._stream(key).producers[name]
+
+    def _apply_schedule(
+        self, key: bytes, due: bytes, number: bytes, name: bytes, *words: bytes
+    ) -> None:
+        stream, ticket = self._stream(key), (int(due), int(number))
+        demand(ticket[1] == stream.last_number + 1, f"{key!r}: ticket {ticket}")
+        demand(words and len(words) % 2 == 0, f"{key!r}: {ticket} has the fields {words}")
+        stream.cancel_named(name)
+        stream.put_scheduled(ticket, name, words)
+
+    def _apply_unschedule(self, key: bytes, due: bytes, number: bytes) -> None:
+        found = self._stream(key).scheduled.pop((int(due), int(number)), None)
+        demand(found, f"{key!r}: {due!r}.{number!r} is cancelled and not scheduled")
+
+    def _apply_fire(self, key: bytes, due: bytes, number: bytes, text: bytes) -> None:
+        ticket = int(due), int(number)
+        found = self._stream(key).scheduled.pop(ticket, None)
+        demand(found, f"{key!r}: {ticket} fires and is not scheduled")
+        assert found is not None
+        demand(id_of(text)[0] >= ticket[0], f"{key!r}: {ticket} fires before its time, as {text!r}")
+        self._apply_append(key, text, *found[1])
 
     def _apply_evict(self, key: bytes, text: bytes) -> None:
         stream = self._stream(key)

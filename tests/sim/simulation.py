@@ -23,7 +23,7 @@ from tests.sim.model import Model
 from tests.sim.model.answers import ANY, OUT_OF_MEMORY, Answer, Judged, encoded, parse_id
 from tests.sim.model.clients import Due, Key, Request
 from tests.sim.model.pages import ids_of
-from tests.sim.players import WORKERS, Player, Profile, read_by_consumer
+from tests.sim.players import SCHEDULERS, WORKERS, Player, Profile, read_by_consumer
 from tests.sim.replay import BrokenPromise, Replay, demand, effects_of
 from tests.sim.world import Faults, SimClient, World
 from tests.support.fakedisk import Crashed, FakeDisk
@@ -41,6 +41,7 @@ FIRST_MS = 1_700_000_000_000
 STEPS = 400
 USER_SEEDS = 5  # one seed of these has a restricted user
 WORKER_SEEDS = 7  # one seed of these has clients that use managed groups
+SCHEDULER_SEEDS = 7  # one seed of these has clients that schedule entries
 SETTLE_MAX = 20_000
 TRACE_LINES = 60
 REFUSED_AGAIN_MS = 1000  # a retry that fell due while writes were refused is retried after this
@@ -80,6 +81,8 @@ class Simulation:
         # A separate random generator, so that other seeds keep their plays.
         if profile is None and seed % WORKER_SEEDS == 5:
             self.profile.roles = WORKERS
+        if profile is None and seed % SCHEDULER_SEEDS == 2:
+            self.profile.roles = SCHEDULERS
         has_users = profile is None and seed % USER_SEEDS == 3
         self._user_chance = random.Random(~seed) if has_users else None
         self._digest = hashlib.blake2b(digest_size=8)

@@ -29,11 +29,11 @@ KEYLESS = {
 }  # fmt: skip
 # What a command does with its first key, if that is its only one.
 USES = {
-    READ: {"get", "pttl", "tseek", "tblocks", "trange", "tread"},
+    READ: {"get", "pttl", "tscheduled", "tseek", "tblocks", "trange", "tread"},
     WRITE: {
         "append", "pexpire", "pexpireat", "persist", "tpolicy", "xclaim", "xautoclaim", "xnack",
-        "tgroup", "tnack", "textend", "xdelex", "xackdel", "xtrim", "tappendonce", "xcfgset",
-        "tack", "xack", "xadd", "xdel",
+        "tgroup", "tnack", "textend", "tschedule", "tcancel", "xdelex", "xackdel", "xtrim",
+        "tappendonce", "xcfgset", "tack", "xack", "xadd", "xdel",
         "tappend", "tappev", "xgroup|create", "xgroup|destroy", "xgroup|setid",
         "xgroup|delconsumer",
     },

@@ -171,7 +171,17 @@ def test_every_effect_has_its_line() -> None:
     assert len(lines) == len(set(lines))
     # These are read without the table.
     assert set(lines) == {name.decode() for name in APPLY} | {
-        *("ACK", "APPEND", "APPENDONCE", "DELIVER", "SELECT", "TIME")
+        *(
+            "ACK",
+            "APPEND",
+            "APPENDONCE",
+            "DELIVER",
+            "FIRE",
+            "SCHEDULE",
+            "SELECT",
+            "TIME",
+            "UNSCHEDULE",
+        )
     }
 
 

@@ -165,6 +165,8 @@ EFFECTS: dict[str, tuple[str, Callable[[Live], object], object]] = {
     "stream-held-max-bytes": ("10", of_keyspace("held_max_bytes"), 10),
     "stream-reservations-max": ("11", of_keyspace("reservations_max"), 11),
     "stream-writers-max": ("12", of_keyspace("writers_max"), 12),
+    "stream-scheduled-max": ("13", of_keyspace("scheduled_max"), 13),
+    "stream-scheduled-max-bytes": ("14", of_keyspace("scheduled_max_bytes"), 14),
     "loglevel": ("warning", lambda live: LOGGER.level, logging.WARNING),
     "log-format": ("json", lambda live: type(LOGGER.handlers[0].formatter), JsonFormat),
     "slowlog-log-slower-than": ("0", pings_in_slowlog, True),

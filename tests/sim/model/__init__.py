@@ -14,7 +14,8 @@ Imports run from top to bottom:
     values     databases, expiries, groups, and marks of WATCH
     log        appends and trims of streams, the latter checked by trims
     model      runs requests and timers on these parts; the table of commands
-    claims, connection, keys, managed, once, pages, reads, streams, transactions    the commands
+    claims, connection, keys, managed, once, pages, reads, scheduled, streams, transactions    the
+               commands
 """
 
 from tests.sim.model import (
@@ -25,12 +26,15 @@ from tests.sim.model import (
     once,
     pages,
     reads,
+    scheduled,
     streams,
     transactions,
 )
 from tests.sim.model.model import Model
 
 # Each of these registers its commands.
-COMMANDS = (claims, connection, keys, managed, once, pages, reads, streams, transactions)
+COMMANDS = (
+    claims, connection, keys, managed, once, pages, reads, scheduled, streams, transactions,
+)  # fmt: skip
 
 __all__ = ["COMMANDS", "Model"]

@@ -14,6 +14,7 @@ from tests.sim.model.waits import Waits
 from tests.sim.replay import demand
 
 TRIMMED_AT_ONCE = 1000  # maximum of blocks that an append trims; the timer trims the rest
+LATE_MS = 1000  # a scheduled entry is appended within this time, also when the clock jumps
 AGE_GRACE_MS = 1000  # an entry that is too old is evicted within this time
 
 
@@ -53,6 +54,24 @@ class Log:
             self.keep_policy(key, stream)
         self._waits.mark_ready(key)
         return entry_id
+
+    def fire(self, key: Key, stream: Stream, ticket: EntryId) -> None:
+        """Append a scheduled entry."""
+        _, words = stream.scheduled.pop(ticket)
+        self.append(key, words)
+
+    def fire_due(self) -> None:
+        """The server's timer appends everything that is due. The events tell in which order it took
+        the streams."""
+        while due := {
+            key: tickets
+            for key, stream in self._streams()
+            if (tickets := [t for t in sorted(stream.scheduled) if t[0] <= self._state.now_ms])
+        }:
+            added = [e.key for e in self._events if isinstance(e, Added) and e.key in due]
+            key = added[0] if added else next(iter(due))
+            for ticket in due[key]:
+                self.fire(key, self._values.make(key), ticket)
 
     def keep_policy(self, key: Key, stream: Stream) -> None:
         """Apply the policy after an append, or when it is set."""
@@ -96,8 +115,12 @@ class Log:
                 stream.evict([i for i in may_go if first is None or i < first])
 
     def overdue(self) -> str | None:
-        """Describes entries that a policy does not keep for longer than the time of grace."""
+        """Describes scheduled entries that are due, or entries that a policy does not keep, for
+        longer than the time of grace."""
         for (_, name), stream in self._streams():
+            late = [t for t in stream.scheduled if t[0] + LATE_MS <= self._state.now_ms]
+            if late:
+                return f"{name!r} has scheduled entries that are due: {late}"
             over = trims.must_go(stream, self._state.now_ms, self._block_entries, AGE_GRACE_MS)
             if over:
                 return f"{name!r} has entries that its policy does not keep: {over}"

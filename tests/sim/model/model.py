@@ -21,7 +21,7 @@ load_table()
 # These run on a full disk.
 REMOVES = {
     *(b"del", b"unlink", b"getdel", b"delex", b"flushdb", b"flushall"),
-    *(b"xtrim", b"xdel", b"xdelex", b"xackdel", b"tpolicy"),
+    *(b"xtrim", b"xdel", b"xdelex", b"xackdel", b"tpolicy", b"tcancel"),
 }
 WRITES = {name.decode() for name, row in COMMANDS.items() if "write" in row.flags} | {"xgroup"}
 NEVER_QUEUED = {"multi", "exec", "discard", "watch"}
@@ -171,6 +171,7 @@ class Model:
         if self.state.write_error is None and not self.state.is_slow:
             for key in self.values.expired():
                 self.values.delete(key)
+            self.log.fire_due()
             self.log.trim_by_policy(oldest)
         self._serve_ready()
 

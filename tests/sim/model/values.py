@@ -77,7 +77,7 @@ class Values:
             return self._changes.get(key), value
         return (self._changes.get(key), value.incarnation, value.entries_added, len(value.entries),
                 value.entries_deleted, value.entries_evicted, value.last_id,
-                value.max_deleted)  # fmt: skip
+                value.max_deleted, value.last_number, len(value.scheduled))  # fmt: skip
 
     def put(self, key: Key, value: Value, keep_expiry: bool = False) -> None:
         self.note_change(key)

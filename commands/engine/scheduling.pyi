@@ -1,0 +1,6 @@
+from millstream.commands.runtime.context import Context
+from millstream.storage.streams.schedule import Scheduled
+from millstream.storage.streams.stream import Stream
+
+def cancel(ctx: Context, key: bytes, stream: Stream, entries: list[Scheduled]) -> None: ...
+def firing_moment(ctx: Context, key: bytes, most: int, most_bytes: int) -> tuple[int, int]: ...

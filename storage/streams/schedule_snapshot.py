@@ -1,0 +1,105 @@
+"""The scheduled entries of a stream (schedule) in a snapshot: docs/formats.md, schedule.
+
+A snapshot shares the pages of the schedule at its moment; a thread packs them one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+from millstream.storage.streams.schedule import Schedule, Scheduled
+
+# Packed in one step: up to this number of bytes, or one page.
+_PART_BYTES = 1 << 20
+# The size of the head of an array in msgpack, at most.
+_HEAD_BYTES = 5
+
+
+class SharedSchedule:
+    """The schedule of a stream at one moment."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._last_number = schedule.last_number
+        self._pages = schedule.share()
+
+    def packed(self) -> Iterator[bytes]:
+        """The argument of `load` as msgpack in small parts, on any thread."""
+        parts = [part for page in self._pages for part in _parts(page)]
+        self._pages = []
+        packer = msgpack.Packer()
+        yield (
+            packer.pack_map_header(2)
+            + packer.pack("last_number")
+            + packer.pack(self._last_number)
+            + packer.pack("entries")
+            + packer.pack_array_header(len(parts))
+        )
+        parts.reverse()
+        while parts:
+            yield packer.pack(msgpack.packb([_row(entry) for entry in parts.pop()]))
+
+    def dump(self) -> dict[str, Any]:
+        """The argument of `load`."""
+        made: dict[str, Any] = msgpack.unpackb(b"".join(self.packed()))
+        return made
+
+
+def _parts(page: list[Scheduled]) -> Iterator[list[Scheduled]]:
+    """The entries of a page in parts of about _PART_BYTES."""
+    part: list[Scheduled] = []
+    size_bytes = 0
+    for entry in page:
+        part.append(entry)
+        size_bytes += entry.size_bytes
+        if size_bytes >= _PART_BYTES:
+            yield part
+            part, size_bytes = [], 0
+    if part:
+        yield part
+
+
+def _row(entry: Scheduled) -> list[object]:
+    return [entry.due_ms, entry.number, entry.name, *entry.fields]
+
+
+def summary(meta: dict[str, Any]) -> tuple[int, int | None]:
+    """The number of entries in the result of `SharedSchedule.packed`, and the time at which the
+    first one is due; None without one."""
+    count = 0
+    for part in meta["entries"]:
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(part[:_HEAD_BYTES])
+        count += unpacker.read_array_header()
+    return count, msgpack.unpackb(meta["entries"][0])[0][0] if count else None
+
+
+def load_in_steps(meta: dict[str, Any]) -> Generator[None, None, Schedule]:
+    """Restore the result of `SharedSchedule.packed`; yields after each part. ValueError when the
+    parts are inconsistent."""
+    schedule = Schedule()
+    for part in meta["entries"]:
+        for due_ms, number, name, *fields in msgpack.unpackb(part):
+            if not fields or len(fields) % 2:
+                raise ValueError(
+                    f"the scheduled entry {due_ms}.{number} has a name without a value"
+                )
+            schedule.put(due_ms, number, name, fields)
+        yield
+    if schedule.last_number > meta["last_number"]:
+        raise ValueError("the last number of its schedule is below one that exists")
+    schedule.last_number = meta["last_number"]
+    return schedule
+
+
+def load(meta: dict[str, Any]) -> Schedule:
+    """`load_in_steps` in one step."""
+    steps = load_in_steps(meta)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: Schedule = end.value
+            return made
