@@ -30,6 +30,7 @@ from bench.datasets import IOT, KEY, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
 from bench.harness import JOURNAL_OFF, OURS_X, Harness, Row
+from bench.import_rows import imports
 from bench.persistence_rows import (
     calm,
     deliveries,
@@ -455,6 +456,11 @@ def load_snapshot(harness: Harness) -> Lanes:
 @row("replay", KEEPING, "start from a journal", Goal(ratio=10.0, rate_ratio=10.0))
 def replay_journal(harness: Harness) -> Lanes:
     return replays(harness, harness.plan.kept_entries)
+
+
+@row("import-rdb", KEEPING, "import of a file of Redis", Goal(ratio=1 / 3), full_only=True)
+def import_rdb(harness: Harness) -> Lanes:
+    return imports(harness, harness.plan.kept_entries)
 
 
 # Many small streams; large values

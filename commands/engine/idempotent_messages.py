@@ -11,6 +11,8 @@ names would be kept too long in a stream whose IDs are ahead of the clock.
 
 from __future__ import annotations
 
+import struct
+
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.stream_effects import IDMPREPEAT
@@ -23,7 +25,7 @@ NO_PRODUCER = "ERR syntax error, IDMP requires a non-empty producer ID"
 NO_PRODUCER_AUTO = "ERR syntax error, IDMPAUTO requires a non-empty producer ID"
 NO_IID = "ERR syntax error, IDMP requires a non-empty idempotent ID"
 
-NAME_BYTES = 16  # of a name computed from an entry's contents
+_U64_MAX = 2**64 - 1
 
 Message = tuple[bytes, bytes | None]  # producer and iid; None: computed from the entry
 
@@ -50,14 +52,26 @@ def take_message(args: Args, taken: Message | None) -> Message | None:
 
 
 def name_of(fields: list[bytes]) -> bytes:
-    """A message's name computed from its fields and values, in any order."""
-    from hashlib import blake2b
+    """A message's name computed from its fields and values, in any order.
 
-    pairs = sorted(
-        b"%d %d %b%b" % (len(field), len(value), field, value)
-        for field, value in zip(fields[::2], fields[1::2], strict=True)
-    )
-    return blake2b(b"".join(pairs), digest_size=NAME_BYTES).digest()
+    It is that of Redis 8.6, so a message is recognized after its stream was moved from there.
+
+    XXH3 of each pair, as two halves; their sums and exclusive ors are combined.
+    """
+    from xxhash import xxh3_128_intdigest
+
+    sums, xors = [0, 0], [0, 0]  # low and high halves
+    for field, value in zip(fields[::2], fields[1::2], strict=True):
+        pair = xxh3_128_intdigest(field + len(field).to_bytes(8, "little") + value)
+        for i, half in enumerate((pair & _U64_MAX, pair >> 64)):
+            sums[i] = sums[i] + half & _U64_MAX
+            xors[i] ^= half
+    return struct.pack("<QQ", sums[0] ^ _rotated(xors[1]), sums[1] ^ _rotated(xors[0]))
+
+
+def _rotated(number: int) -> int:
+    """A number of 64 bits, rotated to the left by one bit."""
+    return number << 1 & _U64_MAX | number >> 63
 
 
 def repeated_id(ctx: Context, key: bytes, stream: Stream, producer: bytes, iid: bytes) -> Id | None:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from millstream.commands.engine.group_replies import entries_up_to
 from millstream.commands.generic.expiry import let_expire
 from millstream.commands.generic.keys import (
     INT64_MAX,
@@ -32,6 +31,7 @@ from millstream.errors import SYNTAX, CommandError, PayloadError
 from millstream.storage.dump import rdb
 from millstream.storage.dump.primitives import COMPRESSED_MAX_BYTES, string_head
 from millstream.storage.dump.rdb_bytes import crc64
+from millstream.storage.dump.stream_reading import STREAM_4
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.stream import Stream
@@ -166,25 +166,15 @@ def dump(ctx: Context, args: Args) -> object:
 # ---------------------------------------------------------------- RESTORE
 
 
-def _load(
-    payload: bytes, incarnation: int, now_ms: int, wall_ahead_ms: int
-) -> Generator[None, None, rdb.Loaded]:
-    """Load the value of a payload, and its type, in steps. The clocks are those of rdb.load."""
-    loaded = yield from rdb.load(payload, incarnation, now_ms, wall_ahead_ms)
-    if loaded.kind == rdb.STREAM and isinstance(loaded.value, Stream):
-        # Redis computes counters that older formats lack.
-        for group in loaded.value.groups.values():
-            group.entries_read = entries_up_to(loaded.value, group.offset_ms, group.offset_seq)
-    return loaded
-
-
 @effect(b"RESTORE")
 def apply_restore(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """RESTORE key incarnation payload wall-ahead-ms: a stream, which replaces any value and its
-    expiry. The last word is how far the wall clock was ahead of the steady clock."""
-    key, incarnation, payload, *ahead = words
-    wall_ahead_ms = int(ahead[0]) if ahead else 0
-    loaded = rdb.whole(_load(payload, int(incarnation), keyspace.steady_ms, wall_ahead_ms))
+    """RESTORE key incarnation payload wall-ahead-ms now-ms: a stream, which replaces any value and
+    its expiry. The last words are how far the wall clock was ahead of the steady clock, and the
+    steady clock's time."""
+    key, incarnation, payload, *clocks = words
+    wall_ahead_ms = int(clocks[0]) if clocks else 0
+    now_ms = int(clocks[1]) if len(clocks) > 1 else INT64_MAX
+    loaded = rdb.whole(rdb.load(payload, int(incarnation), now_ms, wall_ahead_ms))
     keyspace.databases[db_index].set(key, loaded.value)
     keyspace.incarnation = max(keyspace.incarnation, int(incarnation))
 
@@ -228,13 +218,14 @@ class RestoreJob:
         """`now_ms` is of the steady clock; the wall clock is ahead of it by `wall_ahead_ms`."""
         self.payload = payload
         self.wall_ahead_ms = wall_ahead_ms
+        self.now_ms = now_ms
         self._steps = self._all_steps(incarnation, now_ms)
 
     def _all_steps(self, incarnation: int, now_ms: int) -> Generator[None, None, rdb.Loaded]:
         if not (yield from rdb.is_intact(self.payload)):
             raise CommandError(WRONG_CHECKSUM)
         try:
-            return (yield from _load(self.payload, incarnation, now_ms, self.wall_ahead_ms))
+            return (yield from rdb.load(self.payload, incarnation, now_ms, self.wall_ahead_ms))
         except rdb.OtherTypeError as error:
             raise CommandError(f"{BAD_FORMAT}: {error}") from error
         except PayloadError as error:
@@ -295,9 +286,9 @@ def _put(ctx: Context, key: bytes, value: Value, kind: int, job: RestoreJob) -> 
     if not isinstance(value, Stream):
         ctx.changed(SET, key, value, event=b"new")
         return
-    words = (b"RESTORE", key, value.incarnation, job.payload, job.wall_ahead_ms)
+    words = (b"RESTORE", key, value.incarnation, job.payload, job.wall_ahead_ms, job.now_ms)
     ctx.changed(*words, event=b"new")
-    if kind < rdb.STREAM_4:
+    if kind < STREAM_4:
         _set_window(ctx, key, value)
 
 

@@ -55,6 +55,10 @@ COMMANDS = {
         "Copy a backup into a new data directory.",
         "tools",
     ),
+    "import": Subcommand(
+        "millstream.server.moving.import_cli:import_",
+        "Make a data directory from files of Redis.",
+    ),
     "top": Subcommand(
         "millstream.tools.top:top", "Show streams and groups by lag, age or rate.", "tools"
     ),

@@ -12,7 +12,8 @@ from collections.abc import Generator, Iterator
 
 from millstream.clock_offset import shifted_ms
 from millstream.errors import PayloadError
-from millstream.storage.dump.primitives import Reader, length_bytes
+from millstream.storage.dump.primitives import length_bytes
+from millstream.storage.dump.reader import CutOffError, Reader
 from millstream.storage.groups.group_snapshot import PENDING_SIZE
 
 STEP_ENTRIES = 256
@@ -39,20 +40,23 @@ class PendingReader:
     """Reads the pending entries of one group from a payload in steps.
 
     `read` reads the group's own list, `give` the IDs of a consumer, `release` the IDs without an
-    owner. `records` then returns the argument of Group.load, with `large_counts`.
+    owner. `records` then returns the argument of Group.load, with `large_counts`. Delivery times
+    after `now_ms` become `now_ms`; `adjusted` counts them.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, now_ms: int) -> None:
         self.large_counts: LargeCounts = []
+        self.adjusted = 0
         self._reader = reader
+        self._now_ms = now_ms
         self._ids = bytearray()  # as in the payload, where bytes sort in ID order
         self._records = bytearray()
         self._states = array("B")
         self._named = 0
 
     def read(self, count: int) -> Iterator[None]:
-        if count > (self._reader.end - self._reader.at) // ENTRY_MIN_BYTES:
-            raise PayloadError("a group has more pending entries than there are")
+        if count > self._reader.left // ENTRY_MIN_BYTES:
+            raise CutOffError("a group has more pending entries than there are")
         before = b""
         for i in range(count):
             if i % STEP_ENTRIES == STEP_ENTRIES - 1:
@@ -66,18 +70,22 @@ class PendingReader:
         self._states = array("B", bytes(count))
 
     def _record(self, ms: int, seq: int) -> bytes:
-        wall_ms, deliveries = self._reader.unpack("<q"), self._reader.length()
+        wall_ms, deliveries = self._reader.signed64(), self._reader.length()
         if wall_ms < 0 or deliveries > INT64_MAX:
             raise PayloadError("a pending entry has a malformed time or count")
         delivered_ms = shifted_ms(min(wall_ms, TIME_MAX_MS), -self._reader.wall_ahead_ms)
-        low, high = _halves(min(delivered_ms, TIME_MAX_MS), 32)
+        if delivered_ms > self._now_ms:
+            delivered_ms = self._now_ms
+            self.adjusted += 1
+        low, high = _halves(delivered_ms, 32)
         if deliveries >= DELIVERIES_MAX:
             self.large_counts.append([ms, seq, deliveries])
         counts = _halves(min(deliveries, DELIVERIES_MAX), 16)
         return _RECORD.pack(ms, seq, low, high, low, high, *counts, 0, 0, 0)
 
     def give(self, count: int, consumer: int) -> Iterator[None]:
-        """Assign the next `count` IDs of the payload, which are ascending, to this consumer."""
+        """Assign the next `count` IDs of the payload, which are ascending, to this consumer (0: to
+        none)."""
         place = 0
         for i, entry_id in enumerate(self._take_ids(count)):
             if i % STEP_ENTRIES == STEP_ENTRIES - 1:
@@ -103,8 +111,8 @@ class PendingReader:
         return bytes(self._records)
 
     def _take_ids(self, count: int) -> Iterator[bytes]:
-        if count > (self._reader.end - self._reader.at) // ID_BYTES:
-            raise PayloadError("a consumer has more pending entries than there are")
+        if count > self._reader.left // ID_BYTES:
+            raise CutOffError("a consumer has more pending entries than there are")
         return (self._reader.take(ID_BYTES) for _ in range(count))
 
     def _find(self, entry_id: bytes, low: int) -> int:

@@ -18,54 +18,39 @@ from typing import Any, NamedTuple, TypeVar
 
 from millstream.clock_offset import shifted_ms
 from millstream.errors import PayloadError
-from millstream.storage.dump.listpack import (
-    count_live_nodes,
-    live_nodes,
-    read_node,
-    write_node,
-)
-from millstream.storage.dump.pending import PendingReader, ids_by_consumer, write_pending
-from millstream.storage.dump.primitives import (
-    STRING_MAX_BYTES,
-    EntryId,
-    Reader,
-    id_bytes,
-    length_bytes,
-    string_bytes,
-)
+from millstream.storage.dump.listpack import count_live_nodes, live_nodes, write_node
+from millstream.storage.dump.pending import ids_by_consumer, write_pending
+from millstream.storage.dump.primitives import EntryId, id_bytes, length_bytes, string_bytes
 from millstream.storage.dump.rdb_bytes import crc64
-from millstream.storage.groups.group import Group
-from millstream.storage.groups.group_snapshot import PENDING_SIZE, load_group_in_steps
-from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
+from millstream.storage.dump.reader import Reader
+from millstream.storage.dump.skipping import (
+    COMMON_TYPE_MAX,
+    KEY_METADATA,
+    OTHER_TYPES,
+    VALKEY_OTHER_TYPES,
+    skip_key_metadata,
+)
+from millstream.storage.dump.stream_reading import (
+    STREAM_2,
+    STREAM_3,
+    STREAM_4,
+    STREAM_5,
+    STREAMS,
+    UNKNOWN,
+    StreamReader,
+)
+from millstream.storage.groups.group_snapshot import PENDING_SIZE
+from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
 
 STRING = 0
-# Each type adds to the one before: first ID, greatest deleted ID, entries added and entries read;
-# the active times of consumers; the idempotence window; released entries.
-STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5 = 15, 19, 21, 26, 27
-STREAMS = (STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5)
 # The version of the format that introduced the type: an older Redis refuses the payload.
 VERSIONS = {STRING: 9, STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}
 VERSION_MAX = 15  # of Redis 8.10, whose streams are those of 8.8
-OTHER_TYPES = {
-    **dict.fromkeys((1, 10, 14, 18), "a list"),
-    **dict.fromkeys((2, 11, 20), "a set"),
-    **dict.fromkeys((3, 5, 12, 17), "a sorted set"),
-    **dict.fromkeys((4, 9, 13, 16, 22, 23, 24, 25, 29, 30, 31, 32), "a hash"),
-    **dict.fromkeys((6, 7), "a module's value"),
-    28: "an array",
-    33: "a rate limiter",
-}
-
+VALKEY_VERSIONS = (80, 81)  # of Valkey 9; Redis leaves these numbers to it
 FOOTER_BYTES = 10
-LISTPACK_MAX_BYTES = 1 << 30  # as in Redis
 STEP_BYTES = 1 << 18
-
-UNKNOWN = 2**64 - 1  # entries read, if unknown
-INT64_MAX = 2**63 - 1
-# XSETID sets a count of up to 2^63 - 1. Appends can increase it further, but never to near 2^64.
-ENTRIES_ADDED_MAX = 2**63 + 2**62
 
 Value = bytes | Stream
 Result = TypeVar("Result")
@@ -98,7 +83,7 @@ def is_intact(payload: bytes) -> Generator[None, None, bool]:
     if len(payload) < FOOTER_BYTES:
         return False
     version, wanted = struct.unpack("<HQ", payload[-FOOTER_BYTES:])
-    if version > VERSION_MAX:
+    if version > VERSION_MAX and version not in VALKEY_VERSIONS:
         return False
     if wanted == 0:
         return True
@@ -129,15 +114,20 @@ def load(
     The wall clock is ahead by `wall_ahead_ms`.
     """
     reader = Reader(payload, len(payload) - FOOTER_BYTES, wall_ahead_ms)
+    is_valkey = int.from_bytes(payload[-FOOTER_BYTES:-8], "little") in VALKEY_VERSIONS
+    others = VALKEY_OTHER_TYPES if is_valkey else OTHER_TYPES
     kind = reader.byte()
     try:
+        if kind == KEY_METADATA and not is_valkey:
+            skip_key_metadata(reader)
+            kind = reader.byte()
         if kind == STRING:
-            value: Value = reader.string(STRING_MAX_BYTES)
-        elif kind in STREAMS:
-            value = yield from _load_stream(reader, kind, Stream(incarnation), now_ms)
-        elif kind in OTHER_TYPES:
+            value: Value = reader.string()
+        elif kind in STREAMS and not (is_valkey and kind > COMMON_TYPE_MAX):
+            value = yield from StreamReader(reader, kind, incarnation, now_ms).read()
+        elif kind in others:
             raise OtherTypeError(
-                f"the payload holds {OTHER_TYPES[kind]}; this server has strings and streams"
+                f"the payload holds {others[kind]}; this server has strings and streams"
             )
         else:
             raise PayloadError(f"type {kind} is not known")
@@ -150,118 +140,6 @@ def load(
     if reader.at != reader.end:
         raise PayloadError("bytes follow the value")
     return Loaded(value, kind)
-
-
-# ---------------------------------------------------------------- reading
-
-
-def _load_stream(
-    reader: Reader, kind: int, stream: Stream, now_ms: int
-) -> Generator[None, None, Stream]:
-    yield from _load_nodes(reader, stream)
-    length, last_id = reader.length(), reader.id()
-    if length != stream.length or last_id < stream.last_id:
-        raise PayloadError("a stream's length or last id does not match its entries")
-    stream.entries_added = length
-    if kind >= STREAM_2:
-        reader.id()  # the first entry's ID, which is known
-        stream.max_deleted_ms, stream.max_deleted_seq = reader.id()
-        stream.entries_added = reader.length()
-        if stream.entries_added < length:
-            raise PayloadError("a stream has more entries than were ever added")
-        if stream.entries_added > ENTRIES_ADDED_MAX:
-            raise PayloadError("an impossible number of entries was added to a stream")
-    stream.last_ms, stream.last_seq = last_id
-    for _ in range(reader.length()):
-        group = yield from _load_group(reader, kind, now_ms)
-        if stream.group(group.name) is not None:
-            raise PayloadError("a group appears twice")
-        stream.load_group(group)
-        yield
-    if kind >= STREAM_4:
-        stream.idempotence = yield from _load_window(reader)
-    return stream
-
-
-def _load_nodes(reader: Reader, stream: Stream) -> Iterator[None]:
-    before = b""
-    for _ in range(reader.length()):
-        key = reader.string()
-        if len(key) != 16 or key <= before:
-            raise PayloadError("a node's key is malformed, or below the one before")
-        before = key
-        yield from read_node(stream, struct.unpack(">QQ", key), reader.string(LISTPACK_MAX_BYTES))
-        yield
-
-
-def _load_group(reader: Reader, kind: int, now_ms: int) -> Generator[None, None, Group]:
-    name, offset = reader.string(), reader.id()
-    entries_read = reader.length() if kind >= STREAM_2 else UNKNOWN
-    if entries_read > INT64_MAX and entries_read != UNKNOWN:
-        raise PayloadError("a group has read an impossible number of entries")
-    pending = PendingReader(reader)
-    yield from pending.read(reader.length())
-    consumers: list[list[Any] | None] = [None]
-    names = set()
-    for number in range(1, reader.length() + 1):
-        consumer = yield from _load_consumer(reader, kind, pending, number)
-        consumers.append(consumer)
-        names.add(consumer[0])
-        if len(names) < number:
-            raise PayloadError("a consumer appears twice")
-        yield
-    if kind >= STREAM_5:
-        yield from pending.release(reader.length())
-    return (
-        yield from load_group_in_steps(
-            {
-                "name": name,
-                "offset": list(offset),
-                "gap_floor": [0, 0],
-                "entries_read": -1 if entries_read == UNKNOWN else entries_read,
-                "ttl_ms": 0,
-                "consumers": consumers,
-                "policies": [None],
-                "large_counts": pending.large_counts,
-                "pending": pending.records(),
-            },
-            now_ms,
-        )
-    )
-
-
-def _load_consumer(
-    reader: Reader, kind: int, pending: PendingReader, number: int
-) -> Generator[None, None, list[Any]]:
-    name, seen_ms = reader.string(), reader.moment_ms()
-    active_ms = reader.moment_ms() if kind >= STREAM_3 else seen_ms
-    yield from pending.give(reader.length(), number)
-    return [name, seen_ms, active_ms]
-
-
-def _load_window(reader: Reader) -> Generator[None, None, Window | None]:
-    duration_s, maxsize = reader.length(), reader.length()
-    producers = []
-    for _ in range(reader.length()):
-        name, messages = reader.string(), []
-        for _ in range(reader.length()):
-            iid, (ms, seq) = reader.string(), reader.id()
-            messages.append([iid, ms, seq, ms])  # Redis uses the entry's time
-        if messages:
-            producers.append([name, messages])
-        yield
-    added, duplicates = reader.length(), reader.length()
-    if (duration_s, maxsize, added, duplicates, producers) == (DURATION_S, MAXSIZE, 0, 0, []):
-        return None
-    return Window.load(
-        {
-            "duration_s": duration_s,
-            "maxsize": maxsize,
-            "added": added,
-            "duplicates": duplicates,
-            "producers": producers,
-        }
-    )
 
 
 # ---------------------------------------------------------------- writing

@@ -19,8 +19,6 @@ cdef enum:
     DISTANCE_MAX = 8192
     RUN_MAX = 32
     HASH_BITS = 13
-    # Three bytes expand to at most MATCH_MAX bytes.
-    GROWTH_MAX = 88
 
 # Jones' polynomial, with its bits reversed.
 cdef uint64_t POLYNOMIAL = 0x95ac9329ac4bc9b5ULL

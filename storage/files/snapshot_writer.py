@@ -141,6 +141,8 @@ class SnapshotWriter:
         self._records: list[bytes] = []
         self._records_bytes = 0
         self._small = _SmallChunk()
+        self._pieces: list[Piece] = []  # of the current key
+        self._run: _Run | None = None
         self._synced_size = 0
         self.keys = 0
         self.entries = 0
@@ -191,21 +193,61 @@ class SnapshotWriter:
         if isinstance(captured, SmallStreams):
             self._add_small(captured)
             return
-        meta = self._pack_meta(captured.meta)
-        place: tuple[int, ...] | None = None
-        length = sum(map(len, meta))
-        if length > _META_INLINE_MAX:
-            place = self._add_meta(meta, length)
-            meta = [b"\xc0"]
-        pieces = self._add_blocks(captured.blocks)
+        meta, place = self._place_meta(captured.meta)
+        self.begin_key()
+        self.add_blocks(captured.blocks)
+        self._end_key(captured.db, captured.key, captured.kind, meta, place)
+
+    def begin_key(self) -> None:
+        """Begin a key whose metadata is known only after its blocks: `add_blocks` any number of
+        times, then `end_key` or `drop_key`. No other key is added meanwhile."""
+        self._pieces = []
+        self._run = None
+
+    def add_blocks(self, blocks: Sequence[BlockLike]) -> None:
+        """Write the next blocks of the key."""
+        at = 0
+        while at < len(blocks):
+            if self._chunk_count >= CHUNK_ENTRIES_MAX or self._raw >= CHUNK_BYTES_MAX:
+                self._end_run()
+                self._end_chunk()
+            following = blocks[at : at + RUN_BLOCKS_MAX]
+            if self._run is None:
+                self._run = _Run(self._raw, following[0])
+            at += self._add_some(self._run, following)
+            self._pause()
+
+    def end_key(self, db: int, key: bytes, kind: str, meta: dict[str, Any]) -> None:
+        """Add the key whose blocks were written."""
+        self._end_run()
+        packed, place = self._place_meta(meta)
+        self._end_key(db, key, kind, packed, place)
+
+    def drop_key(self) -> None:
+        """Add no key: the blocks that were written belong to nothing."""
+        self._end_run()
+        self.entries -= sum(piece.entries for piece in self._pieces)
+
+    def _place_meta(self, meta: dict[str, Any]) -> tuple[bytes, tuple[int, ...] | None]:
+        """A key's metadata for its record, or the place in a chunk to which it was written."""
+        packed = self._pack_meta(meta)
+        length = sum(map(len, packed))
+        if length <= _META_INLINE_MAX:
+            return b"".join(packed), None
+        return b"\xc0", self._add_meta(packed, length)
+
+    def _end_key(
+        self, db: int, key: bytes, kind: str, meta: bytes, place: tuple[int, ...] | None
+    ) -> None:
+        self._end_run()
         packed = (
             b"\x96"  # an array of six; the metadata is already packed
-            + msgpack.packb(captured.db)
-            + msgpack.packb(captured.key)
-            + msgpack.packb(captured.kind)
-            + b"".join(meta)
+            + msgpack.packb(db)
+            + msgpack.packb(key)
+            + msgpack.packb(kind)
+            + meta
             + msgpack.packb(place)
-            + msgpack.packb(pieces)
+            + msgpack.packb(self._pieces)
         )
         self._records.append(packed)
         self._records_bytes += len(packed)
@@ -280,25 +322,6 @@ class SnapshotWriter:
             self._put(part)
         return len(self._chunks), offset, length, crc
 
-    def _add_blocks(self, blocks: Sequence[BlockLike]) -> list[Piece]:
-        pieces: list[Piece] = []
-        run: _Run | None = None
-        at = 0
-        while at < len(blocks):
-            if self._chunk_count >= CHUNK_ENTRIES_MAX or self._raw >= CHUNK_BYTES_MAX:
-                if run is not None:
-                    pieces.append(self._end_run(run))
-                    run = None
-                self._end_chunk()
-            following = blocks[at : at + RUN_BLOCKS_MAX]
-            if run is None:
-                run = _Run(self._raw, following[0])
-            at += self._add_some(run, following)
-            self._pause()
-        if run is not None:
-            pieces.append(self._end_run(run))
-        return pieces
-
     def _add_some(self, run: _Run, blocks: Sequence[BlockLike]) -> int:
         """Write the first of these blocks; return their number."""
         data, taken, entries, live = blocks[0].pack(
@@ -314,17 +337,22 @@ class SnapshotWriter:
         self._chunk_count += entries
         return taken
 
-    def _end_run(self, run: _Run) -> Piece:
+    def _end_run(self) -> None:
+        run, self._run = self._run, None
+        if run is None:
+            return
         self.entries += run.entries
         self._chunk_entries += run.entries
-        return Piece(
-            len(self._chunks),
-            run.offset,
-            run.length,
-            run.blocks,
-            run.entries,
-            *run.first_id,
-            *run.last_id,
+        self._pieces.append(
+            Piece(
+                len(self._chunks),
+                run.offset,
+                run.length,
+                run.blocks,
+                run.entries,
+                *run.first_id,
+                *run.last_id,
+            )
         )
 
     def _begin_chunk(self) -> None:

@@ -6,10 +6,12 @@ answers, trims, events, counters and the journal.
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import msgpack
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -19,6 +21,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tests.support import payloads
 from tests.support.effort import examples
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Error, Null, Reply, Simple, encode_command
@@ -260,6 +263,38 @@ def test_the_same_contents_are_the_same_message(
     assert len({str(reply) for reply in (first, *replies)}) == len(replies) + 1
     assert player.call("XLEN s") == len(replies) + 1
     is_replayed(in_process)
+
+
+def redis_name(pairs: list[tuple[bytes, bytes]]) -> bytes:
+    """The name that Redis 8.6 gives a message."""
+    sum_low = sum_high = xor_low = xor_high = 0
+    for field, value in pairs:
+        state = xxhash.xxh3_128()
+        state.update(field)
+        state.update(struct.pack("<q", len(field)))
+        state.update(value)
+        high, low = struct.unpack(">QQ", state.digest())
+        sum_low, sum_high = (sum_low + low) % 2**64, (sum_high + high) % 2**64
+        xor_low, xor_high = xor_low ^ low, xor_high ^ high
+    low = sum_low ^ (xor_high * 2 % 2**64 + xor_high // 2**63)
+    high = sum_high ^ (xor_low * 2 % 2**64 + xor_low // 2**63)
+    return struct.pack("<QQ", low, high)
+
+
+def test_a_message_restored_from_redis_is_recognized(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    pairs = [(b"a", b"1"), (b"long" * 30, b"v" * 300), (b"", b""), (b"a", b"1")]
+    ms = in_process.wall_ms
+    words = [word for pair in pairs for word in pair]
+    stream = payloads.Stream([[payloads.Entry((ms, 0), words)]])
+    stream.producers = [(b"p", [(redis_name(pairs), (ms, 0))])]
+    restore = ["RESTORE", "s", "0", payloads.sealed(stream.body(26))]
+    add = ["XADD", "s", "IDMPAUTO", "p", "*", *words]
+    in_process.executor.feed(player, encode_command(restore) + encode_command(add))
+    in_process.settle()
+    assert [player.read(), player.read()] == [Simple("OK"), b"%d-0" % ms]
+    assert player.call("XLEN s") == 1
 
 
 @given(

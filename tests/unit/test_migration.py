@@ -17,8 +17,8 @@ from millstream.commands.draft import trestore
 from millstream.commands.generic.migration import RestoreJob
 from millstream.commands.runtime.effects import apply_effects
 from millstream.errors import CommandError
-from millstream.storage.dump.rdb import STREAM, STREAM_2, STREAM_5
 from millstream.storage.dump.rdb_bytes import compress
+from millstream.storage.dump.stream_reading import STREAM, STREAM_2, STREAM_5
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream

@@ -27,9 +27,18 @@ from tests.support.storage_access import (
 )
 
 from millstream.errors import PayloadError
-from millstream.storage.dump import primitives, rdb
-from millstream.storage.dump.listpack import count_live_nodes, live_nodes, read_node, write_node
+from millstream.storage.dump import rdb, stream_reading
+from millstream.storage.dump.listpack import count_live_nodes, live_nodes, write_node
+from millstream.storage.dump.node_codec import NodeReader
 from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
+from millstream.storage.dump.stream_reading import (
+    STREAM,
+    STREAM_2,
+    STREAM_3,
+    STREAM_4,
+    STREAM_5,
+    STREAMS,
+)
 from millstream.storage.log.trim_nodes import node_count
 from millstream.storage.streams.head_eviction import evict_before
 from millstream.storage.streams.stream import Stream
@@ -51,12 +60,12 @@ def dumped(value: bytes | Stream) -> bytes:
 
 def loaded(payload: bytes) -> Any:
     assert rdb.whole(rdb.is_intact(payload))
-    return rdb.whole(rdb.load(payload, 1, NOW_MS)).value
+    return rdb.whole(rdb.load(payload, 1, NOW_MS + 9)).value
 
 
 def read(body: bytes) -> Any:
     """The value of a body, whose checksum is not asked for."""
-    return rdb.whole(rdb.load(body + bytes(rdb.FOOTER_BYTES), 1, NOW_MS)).value
+    return rdb.whole(rdb.load(body + bytes(rdb.FOOTER_BYTES), 1, NOW_MS + 9)).value
 
 
 def refused(body: bytes) -> bool:
@@ -203,7 +212,7 @@ def facts(stream: Stream, kind: int) -> dict[str, Any]:
             name: (
                 (group.offset_ms, group.offset_seq, group.entries_read),
                 {
-                    c.name: (c.seen_ms, c.active_ms if kind >= rdb.STREAM_3 else c.seen_ms)
+                    c.name: (c.seen_ms, c.active_ms if kind >= STREAM_3 else c.seen_ms)
                     for c in group.pending.consumers.values()
                 },
                 [row[:5] for row in group.pending.rows()],
@@ -230,7 +239,7 @@ def test_a_stream_is_restored(stream: Stream) -> None:
     released = any(
         row[2] == b"" for group in stream.groups.values() for row in group.pending.rows()
     )
-    assert kind == (rdb.STREAM_5 if released else rdb.STREAM_2)
+    assert kind == (STREAM_5 if released else STREAM_2)
     assert dumped(again) == payload
 
 
@@ -242,11 +251,11 @@ def sample(kind: int) -> payloads.Stream:
     more = [Entry((9, 0), [b"z", b"v" * 100]), Entry((1 << 40, 3), [b"z", b"1"])]
     group = Group(b"g", (5, 4), 4, consumers=[Consumer(b"ann", [(5, 1), (5, 4)])])
     group.pending = [((5, 1), NOW_MS, 1), ((5, 4), NOW_MS + 5, 2**40)]
-    if kind >= rdb.STREAM_5:
+    if kind >= STREAM_5:
         group.pending.insert(1, ((5, 2), 0, 3))
         group.released = [(5, 2)]
     stream = payloads.Stream([entries, more], (1 << 41, 0), (5, 3), 12, [group, Group(b"h")])
-    if kind >= rdb.STREAM_4:
+    if kind >= STREAM_4:
         stream.producers = [(b"p", [(b"m1", (5, 1)), (b"m2", (5, 2))]), (b"silent", [])]
         stream.iids_added, stream.iids_duplicates = 2, 1
     return stream
@@ -254,13 +263,43 @@ def sample(kind: int) -> payloads.Stream:
 
 def test_a_payload_has_the_version_of_its_server_for_every_type() -> None:
     for version in (9, 10, 11, 12, 13, 14, 15):
-        assert loaded(payloads.sealed(sample(rdb.STREAM_2).body(rdb.STREAM_2), version)).length == 8
+        assert loaded(payloads.sealed(sample(STREAM_2).body(STREAM_2), version)).length == 8
         assert loaded(payloads.sealed(b"\0\xc0\x7b", version)) == b"123"
-    assert not rdb.whole(rdb.is_intact(payloads.sealed(b"\0\xc0\x7b", 16)))
+    for unknown in (16, 79, 82):
+        assert not rdb.whole(rdb.is_intact(payloads.sealed(b"\0\xc0\x7b", unknown)))
+
+
+@pytest.mark.parametrize("version", rdb.VALKEY_VERSIONS)
+def test_payloads_of_valkey_are_read(version: int) -> None:
+    assert loaded(payloads.sealed(sample(STREAM_3).body(STREAM_3), version)).length == 8
+    assert loaded(payloads.sealed(b"\0\xc0\x7b", version)) == b"123"
+    for kind, words in ((22, "a hash"), (STREAM_4, "type 26 is not known"), (24, "type 24")):
+        with pytest.raises(PayloadError, match=words):
+            loaded(payloads.sealed(bytes((kind, 0)), version))
+
+
+def test_metadata_that_may_be_ignored_is_passed_over() -> None:
+    value = sample(STREAM_4).body(STREAM_4)
+    numbers = b"\1" + payloads.length(300) + b"\2" + payloads.length(1 << 40)
+    parts = numbers + b"\3abcd\4abcdefgh\5" + payloads.text(b"x")
+    for flags in (1, 3, 5):
+        spec = struct.pack("<I", (0b000001_000010_000011_000100 << 5 | 2) << 3 | flags)
+        for count in (1, 2, 7):
+            metadata = b"\xf3" + payloads.length(count) + (spec + parts + b"\0") * count
+            assert loaded(payloads.sealed(metadata + value, 13)).length == 8
+            for end in range(1, len(metadata)):
+                assert refused(metadata[:end])
+    required = b"\xf3\1" + struct.pack("<I", (0b000001_000010_000011_000100 << 5) << 3) + b"\0"
+    with pytest.raises(PayloadError, match="class BCDE, which is required"):
+        read(required + value)
+    with pytest.raises(PayloadError, match="too many classes"):
+        read(b"\xf3\10" + value)
+    with pytest.raises(PayloadError, match="type 243"):
+        loaded(payloads.sealed(b"\xf3\0" + value, 80))
 
 
 @pytest.mark.parametrize("form", range(6))
-@pytest.mark.parametrize("kind", rdb.STREAMS)
+@pytest.mark.parametrize("kind", STREAMS)
 def test_every_type_and_form_is_read(kind: int, form: int) -> None:
     source = sample(kind)
     stream = loaded(payloads.sealed(source.body(kind, form)))
@@ -268,18 +307,18 @@ def test_every_type_and_form_is_read(kind: int, form: int) -> None:
     assert stream.range() == [(*entry.id, entry.words) for entry in source.live]
     assert stream.last_id == (1 << 41, 0)
     assert node_count(stream) == 2
-    assert stream.max_deleted_id == ((5, 3) if kind >= rdb.STREAM_2 else (0, 0))
-    assert stream.entries_added == (12 if kind >= rdb.STREAM_2 else 8)
+    assert stream.max_deleted_id == ((5, 3) if kind >= STREAM_2 else (0, 0))
+    assert stream.entries_added == (12 if kind >= STREAM_2 else 8)
     group = stream.groups[b"g"]
-    assert group.entries_read == (4 if kind >= rdb.STREAM_2 else -1)
+    assert group.entries_read == (4 if kind >= STREAM_2 else -1)
     ann = group.pending.consumers[b"ann"]
-    assert (ann.seen_ms, ann.active_ms) == (NOW_MS, NOW_MS + (kind >= rdb.STREAM_3))
+    assert (ann.seen_ms, ann.active_ms) == (NOW_MS, NOW_MS + (kind >= STREAM_3))
     rows = [(*row[:2], row[2], row[3], row[4]) for row in group.pending.rows()]
     expected = [(5, 1, b"ann", NOW_MS, 1), (5, 4, b"ann", NOW_MS + 5, 2**40)]
-    if kind >= rdb.STREAM_5:
+    if kind >= STREAM_5:
         expected.insert(1, (5, 2, b"", 0, 3))
     assert rows == expected
-    if kind >= rdb.STREAM_4:
+    if kind >= STREAM_4:
         window = stream.idempotence
         assert window.find(b"p", b"m2", 6) == (5, 2)
         assert (window.added, window.duplicates, window.tracked()) == (2, 1, (1, 2))
@@ -287,10 +326,26 @@ def test_every_type_and_form_is_read(kind: int, form: int) -> None:
         assert stream.idempotence is None
 
 
+def test_times_after_now_become_now() -> None:
+    body = sample(STREAM_3).body(STREAM_3) + bytes(rdb.FOOTER_BYTES)
+    group = rdb.whole(rdb.load(body, 1, NOW_MS - 2)).value.groups[b"g"]
+    assert [row[3] for row in group.pending.rows()] == [NOW_MS - 2, NOW_MS - 2]
+    ann = group.pending.consumers[b"ann"]
+    assert (ann.seen_ms, ann.active_ms) == (NOW_MS - 2, NOW_MS - 2)
+
+
+def test_entries_of_a_consumer_without_a_name_have_no_owner() -> None:
+    source = sample(STREAM_2)
+    source.groups[0].consumers = [Consumer(b"", [(5, 1)]), Consumer(b"ann", [(5, 4)])]
+    group = read(source.body(STREAM_2)).groups[b"g"]
+    assert [row[:3] for row in group.pending.rows()] == [(5, 1, b""), (5, 4, b"ann")]
+    assert list(group.pending.consumers) == [b"ann"]
+
+
 def test_a_window_is_restored() -> None:
-    source = sample(rdb.STREAM_4)
+    source = sample(STREAM_4)
     source.duration_s, source.maxsize = 7, 9
-    stream = loaded(payloads.sealed(source.body(rdb.STREAM_4)))
+    stream = loaded(payloads.sealed(source.body(STREAM_4)))
     again = loaded(dumped(stream))
     assert again.idempotence.dump() == stream.idempotence.dump()
 
@@ -312,7 +367,7 @@ def test_the_length_after_an_element_is_as_wide_as_in_redis(size: int) -> None:
     for near in (size - 1, size, size + 1):
         words = [b"n", b"v" * (near - head)]
         source = payloads.Stream([[Entry((1, 1), words)]])
-        assert read(source.body(rdb.STREAM_2)).range() == [(1, 1, words)]
+        assert read(source.body(STREAM_2)).range() == [(1, 1, words)]
         stream = Stream(1)
         stream.append_entry(1, 1, words)
         (node,) = (node for block in stream.blocks() for node in live_nodes(block, (0, 0)))
@@ -345,19 +400,20 @@ def test_an_entry_has_a_limited_number_of_fields() -> None:
         tracemalloc.stop()
 
 
-def test_all_that_is_unpacked_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = node_of_fields(1 << 16)
-    monkeypatch.setattr(primitives, "UNPACKED_MAX_BYTES", 300_000)
-    assert read(body).length == 1
-    monkeypatch.setattr(primitives, "UNPACKED_MAX_BYTES", 260_000)
-    with pytest.raises(PayloadError, match="unpack"):
+def test_each_string_has_a_limit_not_their_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [[Entry((i, 0), [b"n", b"v" * 200_000])] for i in range(1, 9)]
+    body = payloads.Stream(entries).body(STREAM_2)
+    monkeypatch.setattr(stream_reading, "LISTPACK_MAX_BYTES", 250_000)
+    assert read(body).length == 8
+    monkeypatch.setattr(stream_reading, "LISTPACK_MAX_BYTES", 150_000)
+    with pytest.raises(PayloadError, match="too long"):
         read(body)
 
 
 def test_a_long_node_is_read_in_steps() -> None:
     entries = [Entry((1, i), [b"n", b"%d" % i]) for i in range(10_000)]
-    body = payloads.Stream([entries]).body(rdb.STREAM)
-    steps = rdb.load(body + bytes(rdb.FOOTER_BYTES), 1, NOW_MS)
+    body = payloads.Stream([entries]).body(STREAM)
+    steps = rdb.load(body + bytes(rdb.FOOTER_BYTES), 1, NOW_MS + 9)
     assert len(list(steps)) > 20
 
 
@@ -405,7 +461,7 @@ def checked_load(body: bytes) -> None:
         assert loaded(dumped(value)).range() == value.range()
 
 
-@pytest.mark.parametrize("kind", rdb.STREAMS)
+@pytest.mark.parametrize("kind", STREAMS)
 def test_any_byte_may_be_another(kind: int) -> None:
     body = sample(kind).body(kind)
     for at in range(len(body)):
@@ -413,7 +469,7 @@ def test_any_byte_may_be_another(kind: int) -> None:
             checked_load(body[:at] + bytes((body[at] ^ change,)) + body[at + 1 :])
 
 
-@pytest.mark.parametrize("kind", rdb.STREAMS)
+@pytest.mark.parametrize("kind", STREAMS)
 def test_every_cut_and_every_addition_is_refused(kind: int) -> None:
     body = sample(kind).body(kind)
     for end in range(1, len(body)):
@@ -423,7 +479,7 @@ def test_every_cut_and_every_addition_is_refused(kind: int) -> None:
 
 @pytest.mark.parametrize("size", [1 << 31, 1 << 32, 1 << 60, (1 << 63) - 1, (1 << 64) - 1])
 def test_a_missing_length_reserves_no_memory(size: int) -> None:
-    body = sample(rdb.STREAM_5).body(rdb.STREAM_5)
+    body = sample(STREAM_5).body(STREAM_5)
     huge = struct.pack(">BQ", 0x81, size)
     tracemalloc.start()
     try:
@@ -449,7 +505,8 @@ def test_a_node_may_have_any_form(data: st.DataObject) -> None:
     )
     stream = Stream(1)
     try:
-        for _ in read_node(stream, (5, 5), payloads.listpack(elements)):
+        nodes = NodeReader(stream)
+        while nodes.step(5, 5, payloads.listpack(elements), 3):
             pass
     except PayloadError:
         return
@@ -458,7 +515,7 @@ def test_a_node_may_have_any_form(data: st.DataObject) -> None:
 
 def broken(change: str) -> bytes:
     """A stream of which one thing is wrong."""
-    stream = sample(rdb.STREAM_5)
+    stream = sample(STREAM_5)
     group = stream.groups[0]
     ann = group.consumers[0]
     first, second = stream.nodes
@@ -509,7 +566,7 @@ def broken(change: str) -> bytes:
             stream.duration_s = 0
         case "no fields":
             first[0].words = []
-    return stream.body(rdb.STREAM_5)
+    return stream.body(STREAM_5)
 
 
 @pytest.mark.parametrize("change", [
@@ -535,9 +592,9 @@ def test_payloads_that_a_group_refuses_are_refused(monkeypatch: pytest.MonkeyPat
         yield
         raise ValueError(f"group {meta['name']!r} has too many consumers")
 
-    monkeypatch.setattr(rdb, "load_group_in_steps", refuse)
+    monkeypatch.setattr(stream_reading, "load_group_in_steps", refuse)
     with pytest.raises(PayloadError, match="too many consumers"):
-        read(sample(rdb.STREAM_2).body(rdb.STREAM_2))
+        read(sample(STREAM_2).body(STREAM_2))
 
 
 def test_other_types_are_refused_by_name() -> None:

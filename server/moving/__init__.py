@@ -1,0 +1,1 @@
+"""Moving in from Redis, and back: command lines on files and servers of Redis."""

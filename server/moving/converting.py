@@ -1,0 +1,203 @@
+"""The conversion of files of Redis into the base of a data directory, in a process of its own.
+
+A file may come from anywhere. The process has a memory limit, a low priority and descriptors for
+the files, the base and its messages: a file can end it, and nothing else. Messages are lines of
+JSON: `progress`, `stream`, and at the end `done` or `failed`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from millstream.storage.dump.base_making import BaseMaker, ImportFailure, Wanted
+from millstream.storage.dump.rdb_file import RdbFile
+from millstream.storage.dump.reader import Reader
+from millstream.storage.files.snapshot_format import BASE_SALT_SIZE, zstd
+from millstream.storage.files.snapshot_writer import Identity, Output, SnapshotWriter
+
+BASE_SEQ = 1  # the number of the last frame in the base; 0 would mean that there is no base
+PROGRESS_BYTES = 4 << 20
+NICENESS = 10
+
+Send = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file to convert: its name in texts, its descriptor, and its size, -1 if unknown."""
+
+    name: str
+    descriptor: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work of the process. `directory` is the ID of the new data directory, as hexadecimal
+    digits."""
+
+    sources: Sequence[Source]
+    base: int  # the descriptor
+    directory: str
+    memory_bytes: int
+    patterns: tuple[str, ...] = ()
+    databases: dict[int, int] | None = None
+    strings: bool = True
+    may_leave_out: bool = True
+    salvage: bool = False
+    with_digests: bool = False
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Task:
+        fields = json.loads(text)
+        fields["sources"] = [Source(**source) for source in fields["sources"]]
+        if fields["databases"] is not None:
+            fields["databases"] = {int(old): new for old, new in fields["databases"].items()}
+        return cls(**fields)
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(
+            patterns=tuple(os.fsencode(pattern) for pattern in self.patterns),
+            databases=self.databases,
+            strings=self.strings,
+            may_leave_out=self.may_leave_out,
+            salvage=self.salvage,
+        )
+
+
+class DescriptorOutput:
+    """An open descriptor as the destination of a snapshot."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.name = "the base"
+        self.size = 0
+        self._descriptor = descriptor
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+        self.size += len(data)
+
+    def begin_sync(self) -> None:
+        """Nothing: the caller syncs the file."""
+
+
+class _Progress:
+    """Reads the sources, and sends how far they are read."""
+
+    def __init__(self, total_bytes: int, maker: BaseMaker, send: Send) -> None:
+        self._total_bytes = total_bytes
+        self._maker = maker
+        self._send = send
+        self._done_bytes = 0
+        self._told_bytes = 0
+
+    def source(self, descriptor: int) -> Callable[[int], bytes]:
+        def read(size: int) -> bytes:
+            data = os.read(descriptor, size)
+            self._done_bytes += len(data)
+            if self._done_bytes - self._told_bytes >= PROGRESS_BYTES:
+                self._told_bytes = self._done_bytes
+                entries = self._maker.findings.totals.entries
+                self._send({"progress": [self._done_bytes, self._total_bytes, entries]})
+            return data
+
+        return read
+
+
+def convert(
+    task: Task, output: Output, now_ms: int, random: Callable[[int], bytes], send: Send
+) -> None:
+    """Convert the sources of a task; the last message says how it ended."""
+    started_s = time.monotonic()
+    identity = Identity(
+        uuid=random(16),
+        created_ms=now_ms,
+        seq=BASE_SEQ,
+        directory=bytes.fromhex(task.directory),
+        salt=random(BASE_SALT_SIZE),
+    )
+    maker = BaseMaker(
+        SnapshotWriter(output, identity, compressed=False),
+        task.wanted,
+        now_ms,
+        int.from_bytes(random(8), "little"),
+        lambda facts: send({"stream": facts}),
+        with_digests=task.with_digests,
+    )
+    sizes = [source.size_bytes for source in task.sources]
+    progress = _Progress(-1 if -1 in sizes else sum(sizes), maker, send)
+    described = []
+    try:
+        for source in task.sources:
+            read = progress.source(source.descriptor)
+            file = RdbFile(Reader(b"", 0, 0, read, source.size_bytes))
+            maker.add_file(file, source.name)
+            described.append(_describe(source, file))
+        maker.finish()
+    except ImportFailure as failure:
+        send({"failed": str(failure)})
+        return
+    seconds = round(time.monotonic() - started_s, 3)
+    send({"done": {"source": described, **maker.findings.as_dict(), "seconds": seconds}})
+
+
+def _describe(source: Source, file: RdbFile) -> dict[str, Any]:
+    """The description of a source that was read."""
+    if file.stored_checksum is None:
+        checksum = f"version {file.version} has no checksum"
+    elif file.stored_checksum == 0:
+        checksum = "saved without a checksum"
+    else:
+        checksum = "right" if file.is_checksum_right else "wrong"
+    return {
+        "name": source.name,
+        "version": file.version,
+        "program": file.writer,
+        "size": file.reader.offset,
+        "checksum": checksum,
+    }
+
+
+# ---------------------------------------------------------------- the process
+
+
+def main() -> None:
+    """The process: a task as its argument, messages to standard error."""
+    task = Task.from_text(sys.argv[1])
+    gc.disable()  # it makes many objects and no cycles
+    with contextlib.suppress(OSError):  # a service may not lower its priority
+        os.nice(NICENESS)
+    zstd()  # libraries are loaded before the limit counts
+    limit = resource.getrlimit(resource.RLIMIT_AS)[1]
+    wanted = task.memory_bytes if limit < 0 else min(task.memory_bytes, limit)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, limit))
+    try:
+        convert(task, DescriptorOutput(task.base), time.time_ns() // 1_000_000, os.urandom, _send)
+    except MemoryError:
+        _send({"failed": "memory"})
+    except OSError as error:
+        _send({"failed": f"the base cannot be written: {error.strerror}"})
+
+
+def _send(message: dict[str, Any]) -> None:
+    sys.stderr.write(json.dumps(message) + "\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""`millstream import`: a data directory from files of Redis."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from millstream.cli_error import CliError
+from millstream.errors import counted, printable
+from millstream.server.moving.converting import Source, Task
+from millstream.server.moving.import_report import Report, write_report
+from millstream.server.repair.destination import Destination, Unusable
+from millstream.storage.files.journal_format import ID_SIZE
+from millstream.storage.files.manifest import Manifest, base_name, store_manifest
+
+MEMORY = "4gb"
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
+_CODES = (
+    "SOURCE is a file of Redis or Valkey (dump.rdb), or - for standard input. "
+    "Exit codes: 0 done; 1 failed, nothing was written; 2 wrong usage."
+)
+
+
+class Memory(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes, as in directives: 512mb, 4gb."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value).strip().lower()
+        digits = text.rstrip("bgkm")
+        unit = _UNITS.get(text[len(digits) :])
+        if unit is None or not digits.isdecimal():
+            self.fail(f"{value!r} is not a size such as 512mb or 4gb", param, ctx)
+        return int(digits) * unit
+
+
+class Databases(click.ParamType):  # type: ignore[type-arg]
+    """A database, or one and its new number: N or N:M."""
+
+    name = "N[:M]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        old, _, new = str(value).partition(":")
+        if not old.isdecimal() or not (new or old).isdecimal() or str(value).endswith(":"):
+            self.fail(f"{value!r} is not N or N:M", param, ctx)
+        return int(old), int(new or old)
+
+
+@click.command("import", epilog=_CODES)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option(
+    "--dir", "directory", required=True, type=click.Path(path_type=Path), metavar="DIR",
+    help="The new data directory: absent or empty.",
+)  # fmt: skip
+@click.option("--key", "patterns", multiple=True, metavar="PATTERN", help="Only these keys.")
+@click.option(
+    "--db", "databases", multiple=True, type=Databases(),
+    help="Only this database, as database M if M is given.",
+)  # fmt: skip
+@click.option("--strings", type=click.Choice(["keep", "skip"]), default="keep", help="[keep]")
+@click.option(
+    "--other", type=click.Choice(["skip", "fail"]), default="skip",
+    help="What to do with lists, sets, hashes and so on. [skip]",
+)  # fmt: skip
+@click.option("--salvage", is_flag=True, help="Keep what can be read of a damaged file.")
+@click.option("--dry-run", is_flag=True, help="Read and check everything, and write nothing.")
+@click.option(
+    "--memory",
+    type=Memory(),
+    default=MEMORY,
+    help=f"The most that the conversion may use. [{MEMORY}]",
+)
+@click.option(
+    "--report", "report_path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Write a report as JSON, with digests of each stream.",
+)  # fmt: skip
+def import_(sources: tuple[str, ...], directory: Path, **given: Any) -> None:
+    """Make a data directory from the files of a Redis or Valkey.
+
+    The directory appears when it is complete. Keys of other types are counted and named.
+    """
+    with stoppable(), contextlib.ExitStack() as stack:
+        Import(sources, directory, given, stack).run()
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Let a signal that ends the program remove the unfinished files first."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+class Import:
+    """One import into a directory."""
+
+    def __init__(
+        self,
+        sources: tuple[str, ...],
+        directory: Path,
+        given: dict[str, Any],
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self._given = given
+        self._stack = stack
+        self._directory = directory
+        self._sources = [self._open(source) for source in sources]
+
+    def _open(self, source: str) -> Source:
+        if source == "-":
+            return Source("standard input", 0, -1)
+        try:
+            descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise CliError(f"{source} cannot be read: {error.strerror}") from None
+        self._stack.callback(os.close, descriptor)
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise CliError(f"{source} is a directory: name the file dump.rdb in it")
+        size = status.st_size if stat.S_ISREG(status.st_mode) else -1
+        return Source(printable(os.path.basename(source)), descriptor, size)
+
+    def run(self) -> None:
+        """Convert the sources, and publish the directory."""
+        if self._given["dry_run"]:
+            descriptor = os.open(os.devnull, os.O_WRONLY)
+            self._stack.callback(os.close, descriptor)
+            self._report(self._convert(descriptor, os.urandom(ID_SIZE)))
+            return
+        try:
+            destination = Destination(self._directory)
+        except Unusable as problem:
+            raise CliError(str(problem)) from None
+        try:
+            self._report(self._fill(destination))
+            destination.publish()
+        except Unusable as problem:
+            destination.discard()
+            raise CliError(str(problem)) from None
+        except BaseException:
+            destination.discard()
+            raise
+
+    def _fill(self, destination: Destination) -> Report:
+        """Write the base and the manifest, which comes last."""
+        disk, name = destination.disk, base_name(1)
+        identity = os.urandom(ID_SIZE)
+        path = destination.folder / name
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                report = self._convert(descriptor, identity)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            store_manifest(disk, Manifest(name, (), 2, identity))
+        except OSError as error:
+            raise CliError(f"{path} cannot be written: {error.strerror}") from None
+        return report
+
+    def _report(self, report: Report) -> None:
+        path = self._given["report_path"]
+        if path is not None:
+            try:
+                write_report(path, report.as_dict())
+            except OSError as error:
+                raise CliError(f"{path} cannot be written: {error.strerror}") from None
+        for line in report.lines(None if self._given["dry_run"] else self._directory):
+            click.echo(line)
+
+    # ------------------------------------------------------------ the process
+
+    def _convert(self, base: int, identity: bytes) -> Report:
+        task = Task(
+            sources=self._sources,
+            base=base,
+            directory=identity.hex(),
+            memory_bytes=self._given["memory"],
+            patterns=self._given["patterns"],
+            databases=dict(self._given["databases"]) or None,
+            strings=self._given["strings"] == "keep",
+            may_leave_out=self._given["other"] == "skip",
+            salvage=self._given["salvage"],
+            with_digests=self._given["report_path"] is not None,
+        )
+        messages, theirs = os.pipe()
+        kept = [base, *(source.descriptor for source in self._sources if source.descriptor > 0)]
+        actions = [(os.POSIX_SPAWN_DUP2, theirs, 2)]
+        words = [sys.executable, "-m", "millstream.server.moving.converting", task.to_text()]
+        for descriptor in kept:
+            os.set_inheritable(descriptor, True)
+        child = os.posix_spawn(sys.executable, words, os.environ, file_actions=actions)
+        os.close(theirs)
+        try:
+            with os.fdopen(messages, encoding="utf-8", errors="replace") as lines:
+                return self._follow(lines, child)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, 0)
+            raise
+
+    def _follow(self, lines: Any, child: int) -> Report:
+        """Read the messages of the process to its end."""
+        report = Report(with_streams=self._given["report_path"] is not None)
+        failed: str | None = None
+        last = ""
+        with progress_bar() as tell:
+            for line in lines:
+                try:
+                    message = json.loads(line)
+                except ValueError:
+                    last = line.strip() or last
+                    continue
+                if "progress" in message:
+                    tell(*message["progress"])
+                elif "stream" in message:
+                    report.add_stream(message["stream"])
+                elif "failed" in message:
+                    failed = message["failed"]
+                else:
+                    report.finish(message["done"])
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if failed == "memory":
+            failed = f"the files need more memory than --memory {self._given['memory']}"
+        if failed is None and not report.is_complete:
+            how = f"signal {-status}" if status < 0 else f"exit code {status}"
+            failed = f"the conversion ended with {how}" + (f": {last}" if last else "")
+        if failed is not None:
+            if "nothing was written" not in failed:
+                failed += "; nothing was written"
+            raise CliError(failed)
+        return report
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Any]:
+    """A bar with bytes, entries per second and the time left; nothing if there is no terminal."""
+    console = Console(stderr=True)
+    started_s = time.monotonic()
+    columns = (
+        BarColumn(), DownloadColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn()
+    )  # fmt: skip
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=None, rate="")
+
+        def tell(done: int, total: int, entries: int) -> None:
+            rate = counted(int(entries / max(time.monotonic() - started_s, 0.001)), "entry")
+            total_shown = None if total < 0 else total
+            bar.update(task, completed=done, total=total_shown, rate=f"{rate}/s")
+
+        yield tell

@@ -1,0 +1,363 @@
+"""Makes the base of a data directory from RDB files, without a keyspace: blocks are written as they
+are made, so memory does not grow with the entries.
+
+The base is whole or useless: it gets its footer in `finish`. The caller publishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from xxhash import xxh3_64_intdigest
+
+from millstream.errors import DataError, PayloadError, printable, readable
+from millstream.glob import matcher
+from millstream.storage.blocks.block import Block
+from millstream.storage.capture.captured_keys import Captured, captured_stream, with_expiry
+from millstream.storage.capture.small_streams import SmallStreams
+from millstream.storage.dump.digests import group_row, groups_digest, new_digest
+from millstream.storage.dump.node_codec import digest_form
+from millstream.storage.dump.rdb import whole
+from millstream.storage.dump.rdb_file import STRING, KeyHead, NotRdbError, Passed, RdbFile
+from millstream.storage.dump.reader import CutOffError
+from millstream.storage.dump.stream_reading import Adjusted, StreamReader
+from millstream.storage.files.snapshot_writer import SnapshotWriter
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import dump_stream
+
+NAMES_MAX = 5  # of the keys that were left out, for each type
+_BATCH_BYTES = 64 << 10
+
+
+class ImportFailure(DataError):
+    """The import ends. The text is a sentence."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The choice of keys, and of what ends the import. `databases` maps numbers of the file to
+    those of the base; None: all, with the same numbers."""
+
+    patterns: tuple[bytes, ...] = ()
+    databases: dict[int, int] | None = None
+    databases_max: int = 16
+    strings: bool = True
+    may_leave_out: bool = True
+    salvage: bool = False
+
+
+@dataclass
+class LeftOut:
+    """Keys of one type that were left out. `names` has the first ones."""
+
+    keys: int = 0
+    bytes: int = 0
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Totals:
+    """The contents of the base."""
+
+    streams: int = 0
+    strings: int = 0
+    entries: int = 0
+    groups: int = 0
+    consumers: int = 0
+    pending: int = 0
+
+
+@dataclass
+class Findings:
+    """The result of an import, except the streams. `lost` has a sentence for each loss."""
+
+    totals: Totals = field(default_factory=Totals)
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
+    adjusted: Adjusted = field(default_factory=Adjusted)
+    expired: int = 0
+    lost: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# Gets the description of each stream.
+Tell = Callable[[dict[str, Any]], None]
+
+
+class BaseMaker:
+    """Puts the keys of files into a base. `tell_stream` gets a description of each stream, with
+    digests if `with_digests`."""
+
+    def __init__(
+        self,
+        writer: SnapshotWriter,
+        wanted: Wanted,
+        now_ms: int,
+        seed: int,
+        tell_stream: Tell,
+        *,
+        with_digests: bool,
+    ) -> None:
+        self.findings = Findings()
+        self._writer = writer
+        self._wanted = wanted
+        self._now_ms = now_ms
+        self._seed = seed
+        self._tell_stream = tell_stream
+        self._with_digests = with_digests
+        self._matches = [matcher(pattern) for pattern in wanted.patterns]
+        self._incarnation = now_ms << 10
+        self._batch = SmallStreams(_BATCH_BYTES)
+        self._is_open = False  # blocks of the current key have been written
+        self._digest = new_digest()
+        self._known: set[int] = set()
+        self._source: dict[str, Any] = {}
+
+    # ------------------------------------------------------------ a file
+
+    def add_file(self, file: RdbFile, name: str) -> None:
+        """Add the keys of a file. ImportFailure when it is damaged, or has what is not wanted."""
+        file.tell_passed = self._leave_out
+        try:
+            file.begin()
+            for head in file.key_heads():
+                self._add_key(file, head, name)
+            if not file.is_checksum_right:
+                raise _Damage("its checksum is wrong, although all values load")
+            if not file.reader.is_at_end():
+                raise _Damage(f"bytes follow its end at offset {file.reader.offset}")
+        except NotRdbError as error:
+            raise ImportFailure(f"{name} cannot be imported: {error}") from None
+        except _Damage as damage:
+            self._lose(f"{name}: {damage}", "everything")
+        except PayloadError as error:
+            self._drop_open()
+            self._lose(_sentence(file, name, file.reader.offset, str(error)), "them")
+        self._note_source(file)
+
+    def _note_source(self, file: RdbFile) -> None:
+        facts = file.facts
+        if b"repl-id" in facts:
+            self._source = {
+                "replid": facts[b"repl-id"].decode("ascii", "replace"),
+                "offset": _number(facts.get(b"repl-offset", b"0")),
+                "database": _number(facts.get(b"repl-stream-db", b"-1")),
+            }
+
+    def _lose(self, sentence: str, rest: str) -> None:
+        """Note a loss; it ends the import unless the rest is wanted."""
+        if not self._wanted.salvage:
+            raise ImportFailure(f"{sentence}; nothing was written; --salvage keeps {rest}")
+        self.findings.lost.append(sentence)
+
+    # ------------------------------------------------------------ a key
+
+    def _add_key(self, file: RdbFile, head: KeyHead, name: str) -> None:
+        wanted = self._wanted
+        database = self._database_of(head, name)
+        if database is None or not self._matches_key(head.name):
+            file.skip()
+            return
+        if head.expires_ms is not None and head.expires_ms <= self._now_ms:
+            file.skip()
+            self.findings.expired += 1
+            return
+        is_value = file.is_stream() or (head.kind == STRING and wanted.strings)
+        if not is_value:
+            if head.kind != STRING and not wanted.may_leave_out:
+                raise ImportFailure(
+                    f"{name} has {_shown(head)}, which is a {file.skip().what}: this server has"
+                    " streams and strings; --other skip leaves it out"
+                )
+            self._leave_out(file.skip())
+            return
+        self._require_new(database, head, name)
+        if file.is_stream():
+            self._add_stream(file, head, database, name)
+        else:
+            self._add_string(file, head, database, name)
+
+    def _database_of(self, head: KeyHead, name: str) -> int | None:
+        """The database to which a key goes; None if it is not wanted."""
+        number = head.database
+        if self._wanted.databases is not None:
+            return self._wanted.databases.get(number)
+        if number >= self._wanted.databases_max:
+            raise ImportFailure(
+                f"{name} has keys in database {number}, and a server has"
+                f" {self._wanted.databases_max} (the directive `databases`): --db {number}:0"
+                " imports that one into database 0"
+            )
+        return number
+
+    def _matches_key(self, key: bytes) -> bool:
+        return not self._matches or any(matches(key) for matches in self._matches)
+
+    def _require_new(self, database: int, head: KeyHead, name: str) -> None:
+        number = xxh3_64_intdigest(database.to_bytes(4, "little") + head.name, self._seed)
+        if number in self._known:
+            raise ImportFailure(f"{name} has {_shown(head)}, which was imported before")
+        self._known.add(number)
+
+    def _leave_out(self, passed: Passed) -> None:
+        kind = self.findings.left_out.setdefault(passed.what, LeftOut())
+        kind.keys += 1
+        kind.bytes += passed.size_bytes
+        if len(kind.names) < NAMES_MAX:
+            kind.names.append(shown_key(passed.name))
+
+    def _add_string(self, file: RdbFile, head: KeyHead, database: int, name: str) -> None:
+        try:
+            value = file.reader.string()
+        except CutOffError:
+            raise
+        except PayloadError as error:
+            self._lose(_sentence(file, name, file.reader.offset, str(error)), "the other keys")
+            return
+        meta = with_expiry({"value": value}, head.expires_ms)
+        self._writer.add(Captured(database, head.name, "string", meta, []))
+        self.findings.totals.strings += 1
+
+    def _add_stream(self, file: RdbFile, head: KeyHead, database: int, name: str) -> None:
+        self._incarnation += 1
+        reading = StreamReader(
+            file.reader, head.kind, self._incarnation, self._now_ms, self._take_blocks
+        )
+        if self._with_digests:
+            self._digest = new_digest()
+        try:
+            stream = whole(reading.read())
+        except CutOffError:
+            raise
+        except PayloadError as error:
+            self._drop_open()
+            self._lose(_sentence(file, name, reading.fault_offset, str(error)), "the other keys")
+            return
+        self._count(stream, reading)
+        self._describe(stream, reading, head, database)
+        self._put_stream(database, head, stream)
+
+    def _put_stream(self, database: int, head: KeyHead, stream: Stream) -> None:
+        if self._is_open:
+            self._is_open = False
+            meta, blocks = dump_stream(stream, shared=True)
+            self._writer.add_blocks(blocks)
+            self._writer.end_key(database, head.name, "stream", with_expiry(meta, head.expires_ms))
+        elif self._batch.add(database, head.name, stream, head.expires_ms):
+            if self._batch.is_full:
+                self._end_batch()
+        else:
+            self._writer.add(captured_stream(database, head.name, stream, head.expires_ms))
+
+    def _end_batch(self) -> None:
+        if self._batch.keys:
+            self._writer.add(self._batch)
+            self._batch = SmallStreams(_BATCH_BYTES)
+
+    def _take_blocks(self, blocks: list[Block]) -> None:
+        """Write the first blocks of a stream that is being read."""
+        if not self._is_open:
+            self._is_open = True
+            self._writer.begin_key()
+        self._writer.add_blocks(blocks)
+        self._digest_blocks(blocks)
+
+    def _drop_open(self) -> None:
+        """Forget the blocks of a stream that does not load."""
+        if self._is_open:
+            self._is_open = False
+            self._writer.drop_key()
+
+    def _digest_blocks(self, blocks: list[Block]) -> None:
+        if self._with_digests:
+            for block in blocks:
+                self._digest.update(digest_form(block))
+
+    # ------------------------------------------------------------ findings
+
+    def _count(self, stream: Stream, reading: StreamReader) -> None:
+        totals, adjusted = self.findings.totals, self.findings.adjusted
+        totals.streams += 1
+        totals.entries += stream.length
+        for group in stream.groups.values():
+            totals.groups += 1
+            totals.consumers += len(group.pending.consumers)
+            totals.pending += group.pending.count
+        adjusted.delivery_times += reading.adjusted.delivery_times
+        adjusted.seen_times += reading.adjusted.seen_times
+        adjusted.consumers_without_name += reading.adjusted.consumers_without_name
+
+    def _describe(
+        self, stream: Stream, reading: StreamReader, head: KeyHead, database: int
+    ) -> None:
+        groups = stream.groups.values()
+        window = stream.idempotence
+        facts = {
+            "db": database,
+            "key": shown_key(head.name),
+            "length": stream.length,
+            "first_id": _text(reading.first_id if stream.length else (0, 0)),
+            "last_id": _text(stream.last_id),
+            "entries_added": stream.entries_added,
+            "max_deleted_id": _text(stream.max_deleted_id),
+            "groups": len(groups),
+            "consumers": sum(len(group.pending.consumers) for group in groups),
+            "pending": sum(group.pending.count for group in groups),
+            "producers": 0 if window is None else len(window.producers),
+            "expiry": head.expires_ms,
+        }
+        if self._with_digests:
+            self._digest_blocks(list(stream.blocks()))
+            facts["entries_digest"] = self._digest.hexdigest()
+            facts["groups_digest"] = groups_digest(map(group_row, groups))
+        self._tell_stream(facts)
+
+    def finish(self) -> None:
+        """Write the end of the base."""
+        self._end_batch()
+        meta: dict[str, Any] = {"incarnation": self._incarnation, "steady_ms": self._now_ms}
+        if self._source:
+            meta["source"] = self._source
+        self._writer.finish(meta)
+
+
+class _Damage(Exception):
+    """Something is wrong with a file whose values all load."""
+
+
+def shown_key(key: bytes) -> str:
+    """A key in a report: one that is not UTF-8 has `\\x` escapes, and its backslashes doubled."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        doubled = key.replace(b"\\", b"\\\\")
+        return doubled.decode("utf-8", "backslashreplace")
+
+
+def _shown(head: KeyHead) -> str:
+    return f'key "{printable(readable(head.name))}" of database {head.database}'
+
+
+def _text(entry_id: tuple[int, int]) -> str:
+    return f"{entry_id[0]}-{entry_id[1]}"
+
+
+def _number(word: bytes) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        return 0
+
+
+def _sentence(file: RdbFile, name: str, offset: int, reason: str) -> str:
+    """A damage in words."""
+    where = f", in {_shown(file.key)}" if file.key is not None else ""
+    keys = (
+        "1 key before it is whole"
+        if file.keys_read == 1
+        else (f"{file.keys_read} keys before it are whole")
+    )
+    return f"{name} is damaged at offset {offset}{where}: {reason}; {keys}"

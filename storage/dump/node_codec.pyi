@@ -1,0 +1,13 @@
+from millstream.storage.blocks.block import Block
+from millstream.storage.streams.stream import Stream
+
+FIELDS_MAX: int
+
+class NodeReader:
+    first_ms: int
+    first_seq: int
+    def __init__(self, log: Stream) -> None: ...
+    def step(self, ms: int, seq: int, listpack: bytes, most: int) -> bool: ...
+
+def take_sealed(log: Stream) -> list[Block]: ...
+def digest_form(block: Block) -> bytes: ...

@@ -1,0 +1,157 @@
+"""`millstream import` as a program: files of a real Redis, the directory that appears at the end,
+the process that converts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import rdb_files
+from tests.support.client import ConnectionClosed
+from tests.support.payloads import Entry, Stream
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+from tests.wire.test_tools import run
+
+from millstream.storage.files.manifest import NAME
+
+
+def fill(client: ConnectionClosed) -> None:
+    """Write keys that are kept, and a key of each type that is not."""
+    for i in range(1, 1200):
+        client.call("XADD", "orders", f"{i}-1", "sensor", i % 7, "value", "v" * (i % 90))
+    client.call("XGROUP", "CREATE", "orders", "g", "0")
+    for name, count in (("ann", 40), ("bob", 4)):
+        client.call("XREADGROUP", "GROUP", "g", name, "COUNT", count, "STREAMS", "orders", ">")
+    client.call("XACK", "orders", "g", "3-1", "5-1")
+    client.call("XDEL", "orders", "700-1")
+    client.call("XTRIM", "orders", "MINID", "2-1")
+    client.call("XGROUP", "CREATE", "empty", "g", "$", "MKSTREAM")
+    client.call("SET", "text", "hello")
+    client.call("SET", "number", "12345", "PXAT", 4_000_000_000_000)
+    client.call("RPUSH", "list", "a", "b")
+    client.call("HSET", "hash", "f", "v")
+    client.call("SELECT", 3)
+    client.call("XADD", "third", "5-5", "a", "b")
+    client.call("PEXPIREAT", "third", 4_000_000_000_000)
+
+
+@pytest.fixture
+def dump(redis_server: Server) -> Path:
+    """The file of a Redis with these keys."""
+    with redis_server.client() as client:
+        fill(client)
+        client.call("SAVE")
+    return redis_server.directory / "dump.rdb"
+
+
+def shown(client: ConnectionClosed) -> dict[str, Any]:
+    """The kept keys as a client sees them."""
+    found: dict[str, Any] = {}
+    for key in ("orders", "empty"):
+        found[key] = client.call("XRANGE", key, "-", "+")
+        found[f"{key} pending"] = [
+            row[:2] + row[3:] for row in client.call("XPENDING", key, "g", "-", "+", 100)
+        ]
+        found[f"{key} groups"] = client.call("XINFO", "GROUPS", key)
+    found["strings"] = client.call("GET", "text"), client.call("GET", "number")
+    found["expiries"] = [client.call("PEXPIRETIME", "number")]
+    client.call("SELECT", 3)
+    found["third"] = client.call("XRANGE", "third", "-", "+")
+    found["expiries"].append(client.call("PEXPIRETIME", "third"))
+    client.call("SELECT", 0)
+    return found
+
+
+def test_a_server_shows_what_redis_showed(
+    redis_server: Server, dump: Path, new_server: Any, tmp_path: Path
+) -> None:
+    server = new_server("data")
+    report = tmp_path / "report.json"
+    done = run("import", str(dump), "--dir", str(server.directory), "--report", str(report))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(report.read_text())
+    assert found["source"]["size"] == dump.stat().st_size
+    assert found["source"]["checksum"] == "right"
+    assert {facts["key"] for facts in found["streams"]} == {"orders", "empty", "third"}
+    assert found["left_out"]["list"]["names"] == ["list"]
+    assert found["left_out"]["hash"]["names"] == ["hash"]
+    assert found["totals"]["pending"] == 42
+    assert "dump.rdb: version" in done.stdout
+    with redis_server.client() as theirs, server.start().client() as ours:
+        assert [row["length"] for row in found["streams"] if row["key"] == "orders"] == [1197]
+        mine, redis = shown(ours), shown(theirs)
+        for part, value in redis.items():
+            assert mine[part] == value, part
+        ours.call("XADD", "orders", "*", "a", "b")
+    server.kill()
+    assert run("check", str(server.directory), "--json").returncode == 0
+
+
+def test_a_directory_with_files_is_not_touched(dump: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine").write_bytes(b"x")
+    done = run("import", str(dump), "--dir", str(tmp_path / "data"))
+    assert done.returncode == 1
+    assert "is not empty" in done.stderr
+    assert os.listdir(tmp_path / "data") == ["mine"]
+    assert run("import", "absent.rdb", "--dir", str(tmp_path / "new")).returncode == 1
+    assert run("import", "--dir", str(tmp_path / "new")).returncode == 2
+    done = run("import", str(dump), "--dir", str(tmp_path / "new"), "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "nothing was written (--dry-run)" in done.stdout
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_damaged_file_leaves_no_directory(dump: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.rdb").write_bytes(dump.read_bytes()[:-40])
+    words = ("import", str(tmp_path / "cut.rdb"), "--dir", str(tmp_path / "data"))
+    done = run(*words)
+    assert done.returncode == 1
+    assert "cut.rdb is damaged at offset" in done.stderr
+    assert not list(tmp_path.glob("data*"))
+    done = run(*words, "--salvage")
+    assert done.returncode == 0, done.stderr
+    assert "lost: cut.rdb is damaged" in done.stdout
+    assert run("check", str(tmp_path / "data")).returncode == 0
+
+
+def test_a_killed_import_leaves_no_directory(tmp_path: Path) -> None:
+    """The program is killed while the file arrives."""
+    entries = [[Entry((i, 1), [b"n", b"v" * 900])] for i in range(1, 3000)]
+    data = rdb_files.file(rdb_files.key(b"s", Stream(entries).body(19)))
+    words = ["import", "-", "--dir", str(tmp_path / "data")]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "millstream", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
+    assert program.stdin is not None
+    program.stdin.write(data[: len(data) // 2])
+    program.stdin.flush()
+    base = tmp_path / "data.partial" / "base-1.msnap"
+    wait_until(lambda: base.exists() and base.stat().st_size > 0)
+    program.send_signal(signal.SIGKILL)
+    program.wait()
+    program.stdin.close()
+    assert not (tmp_path / "data").exists()
+    assert not (tmp_path / "data.partial" / NAME).exists()
+    (tmp_path / "whole.rdb").write_bytes(data)
+    wait_until(lambda: run(words[0], str(tmp_path / "whole.rdb"), *words[2:]).returncode == 0)
+    assert not (tmp_path / "data.partial").exists()
+
+
+def test_a_file_that_needs_too_much_memory_ends_the_import(tmp_path: Path) -> None:
+    large = rdb_files.key(b"s", rdb_files.string(b"x" * (20 << 20)))
+    (tmp_path / "large.rdb").write_bytes(rdb_files.file(large, checksum=0))
+    words = ("import", str(tmp_path / "large.rdb"), "--dir", str(tmp_path / "data"))
+    done = run(*words, "--memory", "10mb")
+    assert done.returncode == 1
+    assert "need more memory than --memory" in done.stderr
+    assert not list(tmp_path.glob("data*"))
