@@ -59,6 +59,11 @@ COMMANDS = {
         "millstream.server.moving.import_cli:import_",
         "Make a data directory from files of Redis.",
     ),
+    "compare": Subcommand(
+        "millstream.server.moving.compare_cli:compare",
+        "Compare the streams of two files, directories or servers.",
+        "tools",
+    ),
     "top": Subcommand(
         "millstream.tools.top:top", "Show streams and groups by lag, age or rate.", "tools"
     ),

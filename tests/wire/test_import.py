@@ -17,7 +17,7 @@ from tests.support.client import ConnectionClosed
 from tests.support.payloads import Entry, Stream
 from tests.support.server import Server
 from tests.support.waiting import wait_until
-from tests.wire.test_tools import run
+from tests.wire.test_tools import run, url_of
 
 from millstream.storage.files.manifest import NAME
 
@@ -84,12 +84,23 @@ def test_a_server_shows_what_redis_showed(
     assert found["left_out"]["hash"]["names"] == ["hash"]
     assert found["totals"]["pending"] == 42
     assert "dump.rdb: version" in done.stdout
+    same = run("compare", str(dump), str(server.directory))
+    assert same.returncode == 0, same.stdout + same.stderr
     with redis_server.client() as theirs, server.start().client() as ours:
+        same = run("compare", url_of(redis_server), url_of(server))
+        assert same.returncode == 0, same.stdout + same.stderr
+        assert same.stdout.startswith("5 keys: equal")
         assert [row["length"] for row in found["streams"] if row["key"] == "orders"] == [1197]
         mine, redis = shown(ours), shown(theirs)
         for part, value in redis.items():
             assert mine[part] == value, part
-        ours.call("XADD", "orders", "*", "a", "b")
+        ours.call("XADD", "orders", "2000-1", "a", "b")
+        other = run("compare", str(dump), url_of(server), "--settle", "0", "--json")
+        assert other.returncode == 1
+        [found] = json.loads(other.stdout)["different"]
+        assert found["key"] == "orders"
+        assert "entry 2000-1 is only in" in found["difference"]
+        assert run("compare", str(dump), "absent.rdb").returncode == 2
     server.kill()
     assert run("check", str(server.directory), "--json").returncode == 0
 
