@@ -63,7 +63,7 @@ class Filters:
 
 
 class ConsumerTimes(NamedTuple):
-    """When a consumer was last seen and active; None: the side does not know it."""
+    """Times of a consumer: last seen, and last active, None if the side does not know it."""
 
     seen_ms: int
     active_ms: int | None
