@@ -122,7 +122,10 @@ class Postgres:
     def create_database(self, name: str) -> str:
         """An empty database; its URL."""
         with self.connect("postgres") as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')
+            # From 15 on, the default is to write the 7 MB of the template to the WAL.
+            is_copied = connection.info.server_version < 150_000
+            way = "" if is_copied else " STRATEGY file_copy"
+            connection.execute(f'CREATE DATABASE "{name}"{way}')
         return self.url(name)
 
     def stop(self) -> None:

@@ -10,7 +10,8 @@
 #                           a Java 17 or 21, on which Spark runs,
 #                           and PostgreSQL, whose changes are captured;
 #                           Prometheus and redis_exporter, which the metrics are compared with,
-#                           and Chromium, which shows the dashboard, also through nginx
+#                           and Chromium, which shows the dashboard, also through nginx: its shell
+#                           without windows, which takes less time, or the whole browser
 #   scripts/need.sh java    installs nothing, and prints the JAVA_HOME of such a Java
 #
 # Missing programs are installed with apt, as root or with sudo without a password. If that is not
@@ -66,6 +67,10 @@ java_package() {
     fi
 }
 
+SHELL_PACKAGE=chromium-headless-shell
+
+has_shell() { command -v chromium-headless-shell >/dev/null; }
+
 missing_packages() {
     find_python >/dev/null || echo python3 python3-venv python3-dev gcc libc6-dev
     if [[ $what != build ]]; then
@@ -82,7 +87,7 @@ missing_packages() {
         compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || echo postgresql
         { command -v prometheus && command -v promtool; } >/dev/null || echo prometheus
         command -v prometheus-redis-exporter >/dev/null || echo prometheus-redis-exporter
-        command -v chromium >/dev/null || echo chromium
+        { has_shell || command -v chromium; } >/dev/null || echo $SHELL_PACKAGE
         [[ -x /usr/sbin/nginx ]] || command -v nginx >/dev/null || echo nginx-light
         compgen -G '/usr/share/fonts/truetype/*/*.ttf' >/dev/null || echo fonts-dejavu-core
     fi
@@ -125,5 +130,8 @@ if ((${#missing[@]})); then
         say "  sudo apt-get install ${missing[*]}"
         exit 1
     fi
+fi
+if [[ $what == test ]] && ! has_shell; then
+    install $SHELL_PACKAGE || say "The tests run without $SHELL_PACKAGE, but take longer."
 fi
 find_python

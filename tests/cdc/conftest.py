@@ -14,11 +14,15 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 NUMBERS = itertools.count()
+# Autovacuum would look at a database after the other, which takes more time the more tests have
+# made one.
+QUIET = {"autovacuum": "off"}
 
 
 @pytest.fixture(scope="session")
 def source_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    cluster = Postgres(tmp_path_factory.mktemp("source") / "cluster", {"wal_level": "logical"})
+    directory = tmp_path_factory.mktemp("source") / "cluster"
+    cluster = Postgres(directory, {"wal_level": "logical", **QUIET})
     yield cluster.start()
     cluster.kill()
 
@@ -27,7 +31,7 @@ def source_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgre
 def destination_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     """A cluster that cannot be a source: its wal_level is replica."""
     directory = tmp_path_factory.mktemp("destination") / "cluster"
-    cluster = Postgres(directory, {"wal_level": "replica"})
+    cluster = Postgres(directory, {"wal_level": "replica", **QUIET})
     yield cluster.start()
     cluster.kill()
 
