@@ -51,8 +51,14 @@ def _fail(problem: object) -> NoReturn:
               help="Server, if there is no argument; also from MILLSTREAM_URL. The password can "
               "come from REDISCLI_AUTH.  [default: redis://127.0.0.1:6455]")  # fmt: skip
 @url_file_option(CliError)
-@click.option("--format", type=click.Choice(["parquet", "jsonl", "csv"]),
-              help="Required, except with --into.")  # fmt: skip
+@click.option("--format", type=click.Choice(["parquet", "jsonl", "csv", "rdb"]),
+              help="Required, except with --into. rdb: a file that Redis loads.")  # fmt: skip
+@click.option("--redis", metavar="VERSION",
+              help="With --format rdb: the Redis that has to load the file, 6.2 to 8.10.  "
+              "[default: 7.0]")  # fmt: skip
+@click.option("--unowned", metavar="NAME",
+              help="With --format rdb: before 8.8, the consumer that gets pending entries without "
+              "an owner.  [default: unowned]")  # fmt: skip
 @click.option("--key", metavar="PATTERN", multiple=True,
               help="Only streams that match; a pattern as in KEYS. Can be repeated.")  # fmt: skip
 @click.option("--from", "start", metavar="ID|TIME", help="Only entries from this ID or time on.")
@@ -85,13 +91,20 @@ def _fail(problem: object) -> NoReturn:
 @click.option("--json", "as_json", is_flag=True, help="With --into: print JSON.")
 @click.pass_context
 def export(ctx: click.Context, /, source: str | None, url: str | None, **options: Any) -> None:
-    """Copy streams into files for analysis: Parquet, JSON lines or CSV.
+    """Copy streams into files for analysis: Parquet, JSON lines or CSV; or into a file for Redis.
 
     DIR is a data directory, which a server may be using, or its URI (s3://...); URL is a server,
     redis://localhost:6455.
     """
     output, into = options.pop("output"), options.pop("into")
     ways = {name: options.pop(name) for name in FOLDER_OPTIONS}
+    of_redis = {name: options.pop(name) for name in ("redis", "unowned")}
+    if options["format"] == "rdb":
+        _run_rdb(ctx, source, output, options, of_redis)
+        return
+    for name, given in of_redis.items():
+        if given is not None:
+            raise click.UsageError(f"--{name} needs --format rdb.", ctx)
     _check_usage(ctx, options, output, into, ways)
     where = _source(ctx, source, url)
     try:
@@ -175,6 +188,46 @@ def _run(request: ExportRequest, output: str) -> None:
         click.echo(f"{shown_uri(output) if is_uri(output) else output}: {rows:,} rows")
     if not rows:
         click.echo(f"millstream: {_nothing_selected(request)}", err=True)
+
+
+def _run_rdb(
+    ctx: click.Context,
+    source: str | None,
+    output: str | None,
+    options: dict[str, Any],
+    of_redis: dict[str, Any],
+) -> None:
+    """Write a file for Redis, from a directory."""
+    from millstream.pipeline.rdb_export import RdbRequest, export_rdb
+    from millstream.storage.dump.file_writing import TARGETS
+
+    if source is None or urlsplit(source).scheme:
+        raise click.UsageError("--format rdb reads a data directory: name it.", ctx)
+    version = of_redis["redis"] or "7.0"
+    if version not in TARGETS:
+        raise click.UsageError(f"--redis is one of {', '.join(TARGETS)}.", ctx)
+    for name in ("start", "end", "schema"):
+        if options[name] is not None:
+            raise click.UsageError("--format rdb copies whole streams.", ctx)
+    patterns = tuple(map(os.fsencode, options["key"]))
+    unowned = os.fsencode(of_redis["unowned"] or "unowned")
+    request = RdbRequest(Path(source), version, unowned, patterns, options["db"])
+    name = f"{Path(source).resolve().name}.rdb" if output is None else output
+    with _sentences_of_rdb():
+        result = export_rdb(request, name)
+    for line in result.lines(name):
+        click.echo(line, err=name == "-")
+
+
+@contextmanager
+def _sentences_of_rdb() -> Iterator[None]:
+    try:
+        yield
+    except DataError as problem:
+        _fail(problem)
+    except OSError as problem:
+        name = f"{problem.filename}: " if problem.filename else ""
+        _fail(f"{name}{problem.strerror or problem}")
 
 
 # ---------------------------------------------------------------------------------- into a folder

@@ -31,6 +31,7 @@ from millstream.storage.dump.skipping import (
     skip_key_metadata,
 )
 from millstream.storage.dump.stream_reading import (
+    STREAM,
     STREAM_2,
     STREAM_3,
     STREAM_4,
@@ -46,7 +47,7 @@ from millstream.storage.streams.stream_snapshot import dump_stream
 
 STRING = 0
 # The version of the format that introduced the type: an older Redis refuses the payload.
-VERSIONS = {STRING: 9, STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}
+VERSIONS = {STRING: 9, STREAM: 9, STREAM_2: 10, STREAM_3: 11, STREAM_4: 13, STREAM_5: 14}
 VERSION_MAX = 15  # of Redis 8.10, whose streams are those of 8.8
 VALKEY_VERSIONS = (80, 81)  # of Valkey 9; Redis leaves these numbers to it
 FOOTER_BYTES = 10
@@ -161,16 +162,24 @@ class StreamDump:
 
     `version` is the version of the format, for the footer; `steps` yields the bytes before the
     footer. Times are wall clock times; the wall clock is ahead of the steady clock by
-    `wall_ahead_ms`.
+    `wall_ahead_ms`. `kind` is the type to write, by default the oldest that holds everything. Types
+    below 27 have no pending entries without an owner: a consumer of the name `unowned` gets them.
     """
 
-    def __init__(self, stream: Stream, wall_ahead_ms: int = 0) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        wall_ahead_ms: int = 0,
+        kind: int | None = None,
+        unowned: bytes = b"unowned",
+    ) -> None:
+        self._unowned = unowned
         self._wall_ahead_ms = wall_ahead_ms
         self._meta, self._blocks = dump_stream(stream, shared=True)
         self._first_id = stream.first_id or (0, 0)
         window = stream.idempotence
         self._window = None if window is None or window.is_blank() else window.share()
-        self._kind = self._oldest_kind(stream)
+        self._kind = self._oldest_kind(stream) if kind is None else kind
         self.version = VERSIONS[self._kind]
 
     def _oldest_kind(self, stream: Stream) -> int:
@@ -184,10 +193,10 @@ class StreamDump:
         meta = self._meta
         yield bytes((self._kind,))
         yield from self._nodes(tuple(meta["first_kept"]))
-        yield length_bytes(meta["length"]) + b"".join(
-            map(id_bytes, (meta["last_id"], self._first_id, meta["max_deleted"]))
-        )
-        yield length_bytes(meta["entries_added"])
+        yield length_bytes(meta["length"]) + id_bytes(meta["last_id"])
+        if self._kind >= STREAM_2:
+            yield id_bytes(self._first_id) + id_bytes(meta["max_deleted"])
+            yield length_bytes(meta["entries_added"])
         yield length_bytes(len(meta["groups"]))
         for group in meta["groups"]:
             yield from self._group(group)
@@ -212,18 +221,32 @@ class StreamDump:
         yield (
             string_bytes(group["name"])
             + id_bytes(group["offset"])
-            + length_bytes(group["entries_read"] & UNKNOWN)
+            + (length_bytes(group["entries_read"] & UNKNOWN) if self._kind >= STREAM_2 else b"")
             + length_bytes(len(records) // PENDING_SIZE)
         )
         yield from write_pending(records, group["large_counts"], self._wall_ahead_ms)
         consumers = group["consumers"]
         ids = yield from _with_pauses(ids_by_consumer(records, len(consumers)))
+        if ids[0] and self._kind < STREAM_5:
+            consumers, ids = self._with_owner(consumers, ids)
         yield length_bytes(sum(consumer is not None for consumer in consumers))
         for consumer, own in zip(consumers, ids, strict=True):
             if consumer is not None:
                 yield self._consumer(*consumer) + length_bytes(len(own) // 16) + own
         if self._kind >= STREAM_5:
             yield length_bytes(len(ids[0]) // 16) + ids[0]
+
+    def _with_owner(
+        self, consumers: list[Any], ids: list[bytearray]
+    ) -> tuple[list[Any], list[bytearray]]:
+        """Consumers and their IDs, in which every pending entry has an owner."""
+        for number, consumer in enumerate(consumers):
+            if consumer is not None and consumer[0] == self._unowned:
+                both = bytes(ids[0] + ids[number])
+                own = sorted(both[at : at + 16] for at in range(0, len(both), 16))
+                ids[number] = bytearray(b"".join(own))
+                return consumers, ids
+        return [*consumers, [self._unowned, 0, -1]], [*ids, ids[0]]
 
     def _consumer(self, name: bytes, seen_ms: int, active_ms: int) -> bytes:
         seen = struct.pack("<q", shifted_ms(seen_ms, self._wall_ahead_ms))

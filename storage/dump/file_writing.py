@@ -1,0 +1,125 @@
+"""Writes a file of Redis' RDB format that an old Redis loads.
+
+A target is the oldest program that has to load the file: it decides the version of the format and
+the newest type of a stream. What a type cannot hold is left out, and `losses` names it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from millstream.storage.dump.primitives import length_bytes, string_bytes
+from millstream.storage.dump.rdb import STRING, StreamDump
+from millstream.storage.dump.rdb_bytes import crc64
+from millstream.storage.dump.stream_reading import (
+    STREAM,
+    STREAM_2,
+    STREAM_3,
+    STREAM_4,
+    STREAM_5,
+)
+from millstream.storage.streams.stream import Stream
+
+_PIECE_BYTES = 1 << 20
+_AUX, _EXPIRY_MS, _DATABASE, _EOF = b"\xfa", b"\xfc", b"\xfe", b"\xff"
+_TARGETS = (
+    ((9, STREAM), ("6.2",)),
+    ((10, STREAM_2), ("7.0",)),
+    ((11, STREAM_3), ("7.2", "7.4", "8.0", "8.2", "8.4")),
+    ((13, STREAM_4), ("8.6",)),
+    ((14, STREAM_5), ("8.8", "8.10")),
+)
+
+
+class Target(NamedTuple):
+    """A version of Redis: the version of its format, and its newest type of a stream."""
+
+    version: int
+    kind: int
+
+
+TARGETS = {name: Target(*target) for target, names in _TARGETS for name in names}
+
+
+def losses(stream: Stream, kind: int) -> list[str]:
+    """The parts of a stream that a value of this type leaves out, in words."""
+    lost = []
+    if stream.policy is not None:
+        max_len, max_age_ms, max_bytes, exact = stream.policy.dump()
+        limits = {"MAXLEN": max_len, "MAXAGE": max_age_ms, "MAXBYTES": max_bytes}
+        words = " ".join(f"{name} {limit}" for name, limit in limits.items() if limit)
+        lost.append(f"its policy (TPOLICY {words}{' EXACT' if exact else ''})")
+    if stream.idempotence is not None and kind < STREAM_4 and not stream.idempotence.is_blank():
+        lost.append("messages of producers (IDMP)")
+    if stream.producers is not None:
+        lost.append("numbers of producers (TAPPENDONCE)")
+    if stream.is_reserving:
+        lost.append("reservations and held entries")
+    if any(group.pending.unowned_count for group in stream.groups.values()) and kind < STREAM_5:
+        lost.append("that pending entries have no owner")
+    return lost
+
+
+class RdbWriter:
+    """Writes one file: `add_stream` and `add_string` for each key, database by database, then
+    `finish`."""
+
+    def __init__(self, write: Callable[[bytes], object], target: Target, unowned: bytes) -> None:
+        self._write = write
+        self._target = target
+        self._unowned = unowned
+        self._pieces: list[bytes] = []
+        self._size_bytes = 0
+        self._crc = 0
+        self._database = -1
+        self._put(b"REDIS%04d" % target.version)
+
+    def fact(self, name: bytes, value: bytes) -> None:
+        """Add a fact about the file; before all keys."""
+        self._put(_AUX + string_bytes(name) + string_bytes(value))
+
+    def add_stream(self, database: int, key: bytes, stream: Stream, expires_ms: int | None) -> None:
+        dump = StreamDump(stream, kind=self._target.kind, unowned=self._unowned)
+        self._add(database, key, dump.steps(), expires_ms)
+
+    def add_string(self, database: int, key: bytes, value: bytes, expires_ms: int | None) -> None:
+        self._add(database, key, (bytes((STRING,)), string_bytes(value)), expires_ms)
+
+    def _add(
+        self, database: int, key: bytes, pieces: Iterable[bytes], expires_ms: int | None
+    ) -> None:
+        """A key; the first byte of its value is the type, which comes before the key."""
+        if database != self._database:
+            self._database = database
+            self._put(_DATABASE + length_bytes(database))
+        if expires_ms is not None:
+            self._put(_EXPIRY_MS + struct.pack("<q", expires_ms))
+        is_first = True
+        for piece in pieces:
+            if is_first and piece:
+                self._put(piece[:1] + string_bytes(key))
+                piece, is_first = piece[1:], False
+            self._put(piece)
+
+    def _put(self, piece: bytes) -> None:
+        if not piece:
+            return
+        self._pieces.append(piece)
+        self._size_bytes += len(piece)
+        if self._size_bytes >= _PIECE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._size_bytes = 0
+        self._crc = crc64(data, self._crc)
+        self._write(data)
+
+    def finish(self) -> None:
+        """Write the end with the checksum."""
+        self._put(_EOF)
+        self._flush()
+        self._write(struct.pack("<Q", self._crc))
