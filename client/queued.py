@@ -13,6 +13,9 @@ from millstream.client.core.reads_and_waits import block_s, sent_words
 from millstream.client.core.steps import Command
 from millstream.client.errors import refusal
 from millstream.client.threads.commands import StreamCommands
+from millstream.client.threads.schedules import cancel as cancel_scheduled
+from millstream.client.threads.schedules import schedule as schedule_entry
+from millstream.client.threads.schedules import scheduled as scheduled_entries
 
 P = ParamSpec("P")
 Queue = TypeVar("Queue", bound="QueuedCommands")
@@ -88,6 +91,13 @@ class QueuedCommands:
                 error = self._named(reply, command[0])
                 self.annotate_exception(error, number, command[0])
                 raise error
+
+    tschedule = queued(schedule_entry)
+    schedule = queued(schedule_entry)
+    tscheduled = queued(scheduled_entries)
+    scheduled = queued(scheduled_entries)
+    tcancel = queued(cancel_scheduled)
+    cancel = queued(cancel_scheduled)
 
     # Written by scripts/client_for_threads.py: one line for each method of StreamCommands.
     tabort = queued(StreamCommands.tabort)

@@ -43,6 +43,15 @@ class WriterPosition(NamedTuple, Generic[T]):
     oldest: ID | None
 
 
+class Scheduled(NamedTuple, Generic[T]):
+    """An entry that is appended later: its ticket, its name ('' for none), its fields. The `ms` of
+    the ticket are its time."""
+
+    ticket: ID
+    name: T
+    fields: dict[T, T]
+
+
 class Seek(NamedTuple):
     """TSEEK's reply: the number of entries, and the ID of the last one of them.
 

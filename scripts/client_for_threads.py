@@ -29,6 +29,7 @@ MODULES = [
     "consumer",
     "producer",
     "running",
+    "schedules",
     "stream",
     "worker",
     "writer",

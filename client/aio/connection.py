@@ -23,6 +23,9 @@ from millstream.client.aio.interruptible import (
     make_interruptible,
 )
 from millstream.client.aio.producer import producer as new_producer
+from millstream.client.aio.schedules import cancel as cancel_scheduled
+from millstream.client.aio.schedules import schedule as schedule_entry
+from millstream.client.aio.schedules import scheduled as scheduled_entries
 from millstream.client.aio.stream import stream as new_stream
 from millstream.client.aio.worker import worker as new_worker
 from millstream.client.aio.writer import writer as new_writer
@@ -161,6 +164,9 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
     producer = new_producer
     consumer = new_consumer
     worker = new_worker
+    tschedule = schedule = schedule_entry
+    tscheduled = scheduled = scheduled_entries
+    tcancel = cancel = cancel_scheduled
 
 
 async def execute(client: Any, send: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:

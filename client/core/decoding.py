@@ -8,7 +8,7 @@ from typing import Any
 from millstream.client.core.words import Key, text
 from millstream.client.ids import ID, read_id
 from millstream.client.records import Record, RecordReader
-from millstream.client.rows import Row, WriterPosition
+from millstream.client.rows import Row, Scheduled, WriterPosition
 
 
 def read_id_or_none(reply: str | bytes | None) -> ID | None:
@@ -94,6 +94,13 @@ def read_writers(reply: list[Any]) -> list[WriterPosition[Any]]:
     return [
         WriterPosition(name, read_id(position), read_id(last), open_ids, read_id_or_none(oldest))
         for name, position, last, open_ids, oldest in reply
+    ]
+
+
+def read_scheduled(reply: list[Any]) -> list[Scheduled[Any]]:
+    return [
+        Scheduled(read_id(ticket), name, dict(zip(words[::2], words[1::2], strict=True)))
+        for ticket, name, *words in reply
     ]
 
 

@@ -38,6 +38,7 @@ READS: Final = frozenset(
         "TBLOCKS",
         "TIME",
         "TINFO",
+        "TSCHEDULED",
         "TMREAD",
         "TPEEK",
         "TPOSITION",

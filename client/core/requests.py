@@ -15,9 +15,11 @@ from millstream.client.core.decoding import (
     read_map_or_none,
     read_policy,
     read_row,
+    read_scheduled,
     read_writers,
     record_reader,
 )
+from millstream.client.core.position import milliseconds
 from millstream.client.core.steps import Command, Word
 from millstream.client.core.words import (
     Condition,
@@ -32,7 +34,7 @@ from millstream.client.core.words import (
 )
 from millstream.client.ids import ID, read_id
 from millstream.client.records import Record
-from millstream.client.rows import Seek, WriterPosition
+from millstream.client.rows import Scheduled, Seek, WriterPosition
 
 A = TypeVar("A")
 
@@ -209,6 +211,29 @@ def textend(
         raise ValueError("textend needs an ID")
     which = ["IDS", len(ids), *map(id_word, ids)]
     return command("TEXTEND", key, group, consumer, ms, *which)
+
+
+def schedule(key: Key, fields: Fields, at: Any, after: float | None, name: Key) -> Command[ID]:
+    if (at is None) == (after is None):
+        raise ValueError("schedule needs either a time (at) or seconds from now (after)")
+    when: list[Word] = (
+        ["AT", milliseconds(at)] if after is None else ["IN", math.ceil(after * 1000)]
+    )
+    return command("TSCHEDULE", key, *when, name, *field_words(fields), read=read_id)
+
+
+def scheduled(
+    key: Key, start: IdWord, end: IdWord, count: int | None
+) -> Command[list[Scheduled[Any]]]:
+    most: list[Word] = [] if count is None else ["COUNT", count]
+    return command("TSCHEDULED", key, id_word(start), id_word(end), *most, read=read_scheduled)
+
+
+def cancel(key: Key, tickets: Sequence[IdWord], names: Sequence[Key]) -> Command[int]:
+    if bool(tickets) == bool(names):
+        raise ValueError("cancel needs either tickets or names")
+    which: list[Word] = ["NAME", *names] if names else list(map(id_word, tickets))
+    return command("TCANCEL", key, *which)
 
 
 def tseek(key: Key, after: IdWord, n: int) -> Command[Seek]:

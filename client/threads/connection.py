@@ -32,6 +32,9 @@ from millstream.client.threads.interruptible import (
     make_interruptible,
 )
 from millstream.client.threads.producer import producer as new_producer
+from millstream.client.threads.schedules import cancel as cancel_scheduled
+from millstream.client.threads.schedules import schedule as schedule_entry
+from millstream.client.threads.schedules import scheduled as scheduled_entries
 from millstream.client.threads.stream import stream as new_stream
 from millstream.client.threads.worker import worker as new_worker
 from millstream.client.threads.writer import writer as new_writer
@@ -158,6 +161,9 @@ class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
     producer = new_producer
     consumer = new_consumer
     worker = new_worker
+    tschedule = schedule = schedule_entry
+    tscheduled = scheduled = scheduled_entries
+    tcancel = cancel = cancel_scheduled
 
 
 def execute(client: Any, send: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:
