@@ -12,10 +12,10 @@ from millstream.client.aio.concurrency import Reader, Records, opened, record_lo
 from millstream.client.aio.running import Runner
 from millstream.client.core.deadlines import check_block
 from millstream.client.core.deliveries import Deliveries, Terms, entry_id
+from millstream.client.core.position import Point
 from millstream.client.core.steps import R, Steps
 from millstream.client.core.words import IdWord, Key
 from millstream.client.errors import MillstreamError
-from millstream.client.ids import ID
 from millstream.client.records import Record, T
 
 
@@ -37,7 +37,7 @@ class Consumer(Reader[T]):
         key: Key,
         group: Key,
         terms: Terms,
-        position: str | ID,
+        position: Point,
         batch: int | None,
         retry_for: float,
     ) -> None:
@@ -108,6 +108,19 @@ class Consumer(Reader[T]):
         1
         """
         return await self._run(self._deliveries.ack([entry_id(record) for record in records]))
+
+    async def seek(self, position: Point) -> None:
+        """Let the group continue at another position, for all its consumers. Entries that are
+        pending stay pending; those that this consumer has fetched and not returned, too.
+
+        >>> _ = await ms.tappend("screws", {"n": 1})
+        >>> consumer = await ms.consumer("screws", "crew", retry=60)
+        >>> await consumer.seek("earliest")
+        >>> (await consumer.read(timeout=1))["n"]
+        '1'
+        """
+        await self._open()
+        await self._run(self._deliveries.seek(position))
 
     def stop(self) -> None:
         """End every `follow` that runs, or the `read` that waits. If none does, the next one ends
@@ -189,15 +202,16 @@ def consumer(
     ttl: float = 0.0,
     retry: float | None = None,
     expire: float = 0.0,
-    position: str | ID = "latest",
+    position: Point = "latest",
     batch: int | None = None,
     retry_for: float = 30.0,
 ) -> Consumer[T]:
     """Read a stream as one of the consumers that share a group's entries.
 
-    The group is created at once, at `position`: "trim_horizon", "latest" or an ID. It ends when
-    it was not used for `ttl` seconds; 0 means never. An entry that is not acknowledged within
-    `retry` seconds goes to the next consumer, for up to `expire` seconds; 0 means forever.
+    The group is created at once, at `position`: "trim_horizon" or "earliest", "latest", an ID (it
+    begins after it) or a time (at or after it). It ends when it was not used for `ttl` seconds; 0
+    means never. An entry that is not acknowledged within `retry` seconds goes to the next consumer,
+    for up to `expire` seconds; 0 means forever.
     Without `retry`, entries are delivered once, and those of a consumer that fails are lost.
 
     Up to `batch` entries are fetched at once: 10, or 1 without `retry`, because what is fetched

@@ -17,7 +17,7 @@ from millstream.client.core.argument_checks import function
 from millstream.client.core.deadlines import check_block
 from millstream.client.core.follower import Follower
 from millstream.client.core.options import BATCH, MAX_WAIT_S, Options
-from millstream.client.core.position import Position
+from millstream.client.core.position import Point, Position
 from millstream.client.core.shard_order import Servers
 from millstream.client.core.shards import Shard, parse_shards
 from millstream.client.core.steps import R, Steps
@@ -138,6 +138,14 @@ class Stream(Reader[T]):
         await self._begin(positions.parse(position))
         self._opened = True
 
+    async def seek(self, position: Position) -> None:
+        """The same as `move_to`.
+
+        >>> stream = await ms.stream("films")
+        >>> await stream.seek("earliest")
+        """
+        await self.move_to(position)
+
     async def _begin(self, start: positions.Start) -> None:
         creates = self._create and not isinstance(start, Token)
         await self._run(self._follower.open(self._shards, start, creates))
@@ -237,7 +245,8 @@ class Stream(Reader[T]):
 
     @property
     def ended(self) -> bool:
-        """True if every shard is sealed and was read to its end.
+        """True if every record up to the `end` of the stream was returned, or if every shard is
+        sealed and was read to its end.
 
         >>> (await ms.stream("quiet")).ended
         False
@@ -264,12 +273,17 @@ def stream(
     clock: bool | None = None,
     resolve: Callable[[str], Shard | None] | None = None,
     on_event: Callable[[Event], Any] | None = None,
+    end: Point | None = None,
 ) -> Stream[T]:
     """Follow one shard or many as one ordered sequence.
 
-    `shards` is a key or a list of keys and Shards. `position` is "trim_horizon" (the oldest
-    record), "latest" (from now on), a time, or the token of a stream. The stream asks for up to
-    `batch` records of a shard at once.
+    `shards` is a key or a list of keys and Shards. `position` is "trim_horizon" or "earliest" (the
+    oldest record), "latest" (from now on), a time (the first record at or after it), an ID (the
+    first record after it), or the token of a stream. The stream asks for up to `batch` records of a
+    shard at once.
+
+    With `end`, the stream ends: "latest" is the newest record that there is at the beginning, a
+    time the last record before it, an ID the last record up to it. It may be in the future.
 
     In `order` "strict", records come by ID, whatever shard they are from. In order "available"
     they are returned as they arrive, in order within each shard. `on_gap` "raise" reports
@@ -291,5 +305,5 @@ def stream(
     ...     (await stream.read(timeout=1))["n"], (await stream.read(timeout=1))["n"]
     ('1', '2')
     """
-    options = Options(batch, order, on_gap, max_wait, clock, create)
+    options = Options(batch, order, on_gap, max_wait, clock, create, positions.parse_end(end))
     return opened(Stream(ms, shards, position, options, resolve, on_event))

@@ -14,13 +14,12 @@ from millstream.client.aio.concurrency import Waker
 from millstream.client.aio.crew import Crew, check_handler
 from millstream.client.aio.running import Runner
 from millstream.client.core import argument_checks
-from millstream.client.core.deliveries import start_word
 from millstream.client.core.options import WorkerOptions, worker_options
+from millstream.client.core.position import Point, group_start
 from millstream.client.core.words import Key
 from millstream.client.core.working import Work
 from millstream.client.errors import MillstreamError
 from millstream.client.guards import OwnProcess
-from millstream.client.ids import ID
 from millstream.client.jobs import Delivery, HeldJob
 from millstream.client.records import T
 
@@ -204,7 +203,7 @@ def worker(
     timeout: float = 30.0,
     backoff: Sequence[float] | None = None,
     configure: bool = True,
-    position: str | ID = "trim_horizon",
+    position: Point = "trim_horizon",
     time_limit: float | None = None,
     drain: float = 30.0,
     breaker: int = 20,
@@ -215,8 +214,8 @@ def worker(
     `keys` is a stream or a list of streams, the most important first: a read takes from the first
     ones, and every 16th read begins at the last. All have a group of this name. When the worker
     starts, it sets the rules of the group (TGROUP) and creates it at `position` if it is missing:
-    "trim_horizon", "latest" or an ID. Rules that are None stay as they are; with `configure=False`
-    all do.
+    "trim_horizon" or "earliest", "latest", an ID or a time. Rules that are None stay as they are;
+    with `configure=False` all do.
 
     A job that this program does not keep, because it crashed, is delivered again after `timeout`
     seconds. A worker extends its jobs while their handlers run, for up to `time_limit` seconds, if
@@ -255,4 +254,4 @@ def worker(
         time_limit=time_limit,
     )
     argument_checks.duration_ms("retry_for", retry_for)
-    return Worker(ms, listed, group, start_word(position), options, retry_for)
+    return Worker(ms, listed, group, group_start(position), options, retry_for)

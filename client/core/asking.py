@@ -14,6 +14,7 @@ from millstream.client.core import requests
 from millstream.client.core.deadlines import WAIT_MAX_S, block_ms
 from millstream.client.core.missing_shards import Absent, missing_child
 from millstream.client.core.options import Options
+from millstream.client.core.position import After, Moment
 from millstream.client.core.servers import ServerState
 from millstream.client.core.shard_order import Servers, ShardOrder
 from millstream.client.core.shards import Shard, ShardState, shard_name
@@ -112,7 +113,7 @@ class Asking:
             if not server.may_ask(now_s):
                 continue
             waiting, at_once = covered(server, blocking=True), covered(server, blocking=False)
-            todo = [s for s in shards if not s.buffer and not s.ended and s not in at_once]
+            todo = [s for s in shards if s.to_fetch and s not in at_once]
             blocking = False
             if buffered or (patience_s > 0 and waiting):
                 if patience_s > 0 and not buffered:
@@ -140,7 +141,7 @@ class Asking:
             for server in self._servers
             if now_s - server.last_ask_s >= HEARTBEAT_S and server.may_ask(now_s)
         }
-        to_fetch = [s for s in self.lineage.live() if not s.buffer and not s.ended]
+        to_fetch = [s for s in self.lineage.live() if s.to_fetch]
         looking = [ask for ask in self._look_ups(now_s) if ask.server in idle]
         busy = [ask.server for ask in looking]
         reads = [
@@ -174,7 +175,9 @@ class Asking:
     def needs_clock(self) -> bool:
         if self._options.clock is not None:
             return self._options.clock
-        return self._options.strict and len(self.lineage.states) > 1
+        # Without promises, a shard with no entry after the end of the stream would never end.
+        ends = isinstance(self._options.end, (Moment, After))
+        return ends or (self._options.strict and len(self.lineage.states) > 1)
 
     def _look_ups(self, now_s: float) -> list[Ask]:
         if not self.looking.due(now_s):
@@ -254,7 +257,7 @@ class Asking:
             for server in self._servers
             if server.failing and not server.in_flight and server.retry_at_s > now_s
         ]
-        idle = any(not state.buffer and not state.ended for state in self.lineage.live())
+        idle = any(state.to_fetch for state in self.lineage.live())
         if idle and not self.held.due(now_s):
             moments.append(self.held.at_s)
         if not self.looking.due(now_s) and self.lineage.unknown():
@@ -281,7 +284,7 @@ class Asking:
         live = self.lineage.live()
         held_back = self._options.strict and any(state.buffer for state in live)
         for state in live:
-            if state.buffer:
+            if state.buffer or state.complete:
                 continue
             since_s = state.server.silent_since_s(now_s)
             if since_s is not None and now_s - since_s >= limit_s:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
@@ -18,12 +17,12 @@ from millstream.client.core.argument_checks import duration_ms
 from millstream.client.core.deadlines import WAIT_MAX_S, Patience, Stops, block_ms
 from millstream.client.core.group_place import GroupPlace
 from millstream.client.core.options import CONSUMER_BATCH
+from millstream.client.core.position import group_start
 from millstream.client.core.repeating import Repeater, lost, repeated
 from millstream.client.core.requests import GroupWords
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Answer, Ask, Call, Clock, Steps, Wait
 from millstream.client.core.words import IdWord, Key
-from millstream.client.errors import InvalidPosition
 from millstream.client.ids import ID
 from millstream.client.log import log
 from millstream.client.records import Record
@@ -39,21 +38,6 @@ WAIT_SHARE = 4
 the client does not see when the server replies."""
 LOOK_S = 0.5
 """The time after which an idle consumer checks again whether its stream has ended."""
-
-STARTS = {"trim_horizon": "0", "latest": "$"}
-
-
-def start_word(position: Any) -> str:
-    """The beginning of a group: an end or an ID, as a word of TREAD."""
-    if isinstance(position, ID):
-        return str(position)
-    if isinstance(position, str):
-        known = STARTS.get(position.lower())
-        with suppress(InvalidPosition):
-            return str(ID.parse(position)) if known is None else known
-    raise InvalidPosition(
-        f"{position!r} is not a position of a group: use 'trim_horizon', 'latest' or an ID"
-    )
 
 
 def is_gone(error: ResponseError) -> bool:
@@ -90,7 +74,7 @@ class Deliveries:
         self._server = ServerState(client)
         self._key = argument_checks.key("key", key)
         self._group = argument_checks.key("group", group)
-        self._start = start_word(position)
+        self._start = group_start(position)
         self._ttl_ms = duration_ms("ttl", terms.ttl_s)
         self._retry_ms = None if terms.retry_s is None else duration_ms("retry", terms.retry_s)
         self._expire_ms = duration_ms("expire", terms.expire_s)
@@ -128,6 +112,17 @@ class Deliveries:
         [[_, info, state]] = yield from repeated([Ask(self._server, commands)])
         self._place.begin(info, state)
         self._kept_s = self._now()
+
+    def seek(self, position: Any) -> Steps[None]:
+        """Let the group continue at another position. What was fetched is not handed out."""
+        start = group_start(position)
+        yield from self._repeater.call(requests.set_group_place(self._key, self._group, start))
+        self._buffer.clear()
+        self._server.in_flight.clear()  # of a read that was cancelled
+        self._due_s = float("inf")
+        [[info, state]] = yield from repeated([Ask(self._server, self._both_states())])
+        self._place.begin(info, state)
+        self.ended = self._idle = False
 
     def _both_states(self) -> list[Any]:
         return [requests.tinfo(self._key), requests.group_state(self._key, self._group)]

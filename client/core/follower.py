@@ -73,7 +73,7 @@ class Follower:
 
     def open(self, shards: list[Shard], start: Start, create: bool) -> Steps[None]:
         """Begin at a position, and forget the present one. If this fails nothing changes."""
-        lineage = yield from open_lineage(shards, start, self._servers, create)
+        lineage = yield from open_lineage(shards, start, self._servers, create, self.options.end)
         lineage.settle()
         yield from self.flush()
         for state in lineage.live():  # before the change, because it may fail or be cancelled
@@ -175,14 +175,24 @@ class Follower:
                 yield from self.flush()
             self._finish_report()
             shard = self._merge.first()
-            gaps = self._lineage.orphans if shard is not None or self.ended else []
-            if shard is not None and not gaps:
-                gaps = shard.gaps
+            gaps = self._gaps_before(shard)
             if not gaps:
                 return None if shard is None else self._hand_out(shard)
             gap = gaps[0]
             yield Notify(gap)
             self._report(gap)
+
+    def _gaps_before(self, shard: ShardState | None) -> list[Gap]:
+        """The gaps to report before the next record, which is one of this shard, or at the end."""
+        lineage = self._lineage
+        if shard is not None:
+            return lineage.orphans or shard.gaps
+        if lineage.until is None:
+            return [] if lineage.states else lineage.orphans
+        live = lineage.live()
+        if not all(state.complete and not state.buffer for state in live):
+            return []
+        return lineage.orphans or [gap for state in live for gap in state.gaps]
 
     def _report(self, gap: Gap) -> None:
         self._reported = gap
@@ -346,6 +356,9 @@ class Follower:
         shard.fresh = False
         buffer = self._records_of(shard, entries, already=place < shard.fetched)
         fetched, end = max(shard.fetched, read_id(next_text)), bool(ended)
+        if shard.until is not None and fetched > shard.until:
+            fetched, end = max(shard.fetched, shard.until), False
+            buffer = deque(record for record in buffer if record.id <= fetched)
         # In one line without a call, where no signal handler can raise: records that are in the
         # buffer, and are not counted as fetched, would be taken twice.
         shard.buffer, shard.fetched, shard.ended = buffer, fetched, end
@@ -392,14 +405,17 @@ class Follower:
         states = list(self._lineage.states.values())
         groups = by_server(states)
         asks = [
-            Ask(server, [requests.tseek(s.key, s.note_place(), LAG_MAX) for s in shards])
+            Ask(server, [requests.tseek(s.key, place, LAG_MAX) for s, place in places(shards)])
             for server, shards in groups.items()
         ]
         counts: dict[str, int] = {}
         if asks:
             answers = yield from repeated(asks)
             for shards, seeks in zip(groups.values(), answers, strict=True):
-                counts |= {s.name: seek.count for s, seek in zip(shards, seeks, strict=True)}
+                found = [seek.count for seek in seeks]
+                after_end = found[len(shards) :] or [0] * len(shards)
+                for state, count, beyond in zip(shards, found, after_end, strict=False):
+                    counts[state.name] = max(0, count - beyond)
         return {state.name: counts[state.name] for state in states}
 
     def close(self) -> None:
@@ -410,8 +426,12 @@ class Follower:
 
     @property
     def ended(self) -> bool:
-        """True if every shard is sealed and was read to its end."""
-        return not self._lineage.states
+        """True if every shard was read to the end of the stream, or is sealed and was read to its
+        own end."""
+        if self._lineage.until is None:
+            return not self._lineage.states
+        # Shards that wait for their parents come after these ones.
+        return all(map(is_read, self._lineage.live()))
 
     @property
     def shards(self) -> list[str]:
@@ -445,3 +465,14 @@ class Follower:
         since = self._lineage.since
         current_s = min(state.current_since_s(since) for state in self._lineage.states.values())
         return min(age_s, self._now() - current_s)
+
+
+def is_read(shard: ShardState) -> bool:
+    """True if a shard has nothing more before the end of the stream."""
+    return shard.complete and not (shard.buffer or shard.gaps)
+
+
+def places(shards: list[ShardState]) -> list[tuple[ShardState, ID]]:
+    """The place of each shard, followed by the end of each, if they have one."""
+    found = [(shard, shard.note_place()) for shard in shards]
+    return found + [(shard, shard.until) for shard in shards if shard.until is not None]

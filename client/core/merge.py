@@ -36,7 +36,7 @@ class Merge:
         for shard in shards:
             if shard.buffer:
                 bounds.append((shard.buffer[0].id, RECORD, shard.name, shard))
-            elif self.strict:
+            elif self.strict and not shard.complete:
                 bounds.append((shard.fetched, FETCHED, shard.name, shard))
         heapify(bounds)
         self.heap = bounds
@@ -55,7 +55,7 @@ class Merge:
         if buffer:
             if len(self.heap) > 1:  # a shard alone keeps its bound: it is the least one
                 heapreplace(self.heap, (buffer[0].id, RECORD, shard.name, shard))
-        elif self.strict:
+        elif self.strict and not shard.complete:
             heapreplace(self.heap, (shard.fetched, FETCHED, shard.name, shard))
         else:
             heappop(self.heap)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from millstream.client.core import requests
-from millstream.client.core.position import Moment, Newest, Oldest, Start
+from millstream.client.core.position import After, End, Moment, Newest, Oldest, Start
 from millstream.client.core.repeating import repeated
 from millstream.client.core.servers import ServerState
 from millstream.client.core.shard_order import Info, Servers, ShardOrder
@@ -20,20 +20,24 @@ from millstream.client.core.token import Place, Token
 from millstream.client.core.words import text
 from millstream.client.errors import InvalidStream
 from millstream.client.events import Gap
-from millstream.client.ids import BEGINNING
+from millstream.client.ids import BEGINNING, ID
 
 NOW = "$"
 
 
 def open_lineage(
-    shards: Sequence[Shard], start: Start, servers: Servers, create: bool
+    shards: Sequence[Shard], start: Start, servers: Servers, create: bool, end: End | None = None
 ) -> Steps[ShardOrder]:
     """The shards of a stream that begins at a position. Raises InvalidStream, and the errors of
     the servers."""
     opening = Opening(shards, servers)
     if isinstance(start, Token):
-        return (yield from opening.from_token(start))
-    return (yield from opening.from_start(start, create))
+        yield from opening.from_token(start)
+    else:
+        yield from opening.from_start(start, create)
+    if end is not None:
+        opening.lineage.end_at((yield from opening.find_end(end)))
+    return opening.lineage
 
 
 class Opening:
@@ -48,7 +52,9 @@ class Opening:
 
     # ------------------------------------------------------------ an end or a time
 
-    def from_start(self, start: Oldest | Newest | Moment, create: bool) -> Steps[ShardOrder]:
+    def from_start(
+        self, start: Oldest | Newest | Moment | After, create: bool
+    ) -> Steps[ShardOrder]:
         yield from self.look_up(self.listed.values())
         if create:
             yield from self.create_missing()
@@ -85,11 +91,11 @@ class Opening:
         names = map(text, info["children"])
         return [self.lineage.child(name, shard) for name in names]
 
-    def find_places(self, start: Newest | Moment) -> Steps[None]:
+    def find_places(self, start: Newest | Moment | After) -> Steps[None]:
         """One TMREAD for all shards of a server."""
         by_server = self.by_server(shard for shard, _ in self.found.values())
         word = NOW
-        if isinstance(start, Moment):
+        if not isinstance(start, Newest):
             self.lineage.since = start.place
             word = str(start.place)
         asks = []
@@ -233,6 +239,20 @@ class Opening:
             state.incarnation = state.place_incarnation = info.get("incarnation")
         self.lineage.add(state)
         return state
+
+    def find_end(self, end: End) -> Steps[ID]:
+        """The last ID that is wanted. The newest record is that of all shards together, so that a
+        stream that continues there has no record below one of this stream."""
+        if not isinstance(end, Newest):
+            return end.place
+        yield from self.look_up_descendants()
+        by_server = self.by_server(s for s, info in self.found.values() if info is not None)
+        asks = [
+            Ask(server, [requests.tmread([(s.key, NOW) for s in shards], 0, None, False)])
+            for server, shards in by_server.items()
+        ]
+        answers = (yield from repeated(asks)) if asks else []
+        return max((row.next for [rows] in answers for row in rows), default=BEGINNING)
 
     def connect(self) -> None:
         """Let every shard wait for its parents."""

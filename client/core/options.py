@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.client.core.argument_checks import batch, duration_ms, flag, number, whole
+from millstream.client.core.position import End
 
 BATCH = 100
 """The records of a shard that a stream asks for at once."""
@@ -24,6 +25,7 @@ class Options:
     max_wait_s: float | None
     clock: bool | None
     create: bool
+    end: End | None = None
 
     def __post_init__(self) -> None:
         batch(self.batch)

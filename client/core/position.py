@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias
@@ -19,8 +20,10 @@ class Time(Protocol):
     def timestamp(self) -> float: ...
 
 
-Position: TypeAlias = str | Mapping[str, Any] | Time
-"""`trim_horizon`, `latest`, a token or a time."""
+Position: TypeAlias = str | Mapping[str, Any] | Time | ID
+"""`trim_horizon` or `earliest`, `latest`, a token, a time or an ID."""
+Point: TypeAlias = str | Time | ID
+"""A position without a token: of a group, and the end of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,32 +48,73 @@ class Moment:
         return just_below(ID(min(self.ms, PART_MAX))) if self.ms > 0 else BEGINNING
 
 
-Start: TypeAlias = Oldest | Newest | Moment | Token
+@dataclass(frozen=True, slots=True)
+class After:
+    """From the entry after this ID on."""
 
-NAMES: dict[str, Start] = {"trim_horizon": Oldest(), "latest": Newest()}
+    place: ID
+
+
+Start: TypeAlias = Oldest | Newest | Moment | After | Token
+End: TypeAlias = Newest | Moment | After
+"""The last record of a stream: the newest one that there is now, the last one before a time, or the
+last one up to an ID."""
+
+NAMES: dict[str, Start] = {"trim_horizon": Oldest(), "earliest": Oldest(), "latest": Newest()}
 
 
 def parse(position: Any) -> Start:
     """Read a position of any kind; InvalidPosition for everything else."""
+    if isinstance(position, ID):
+        return After(position)
     if isinstance(position, str):
-        try:
-            return NAMES[position.lower()]
-        except KeyError:
-            if position.lstrip().startswith("{"):
-                raise InvalidPosition(
-                    "the position is text that looks like a token: read it with json.loads first"
-                ) from None
-            raise InvalidPosition(
-                f"{position!r} is not a position: use 'trim_horizon', 'latest', a time or a token"
-            ) from None
+        known = NAMES.get(position.lower())
+        return After(id_of(position)) if known is None else known
     if isinstance(position, Mapping):
         return Token.load(position)
     if callable(getattr(position, "timestamp", None)):
         return Moment(milliseconds(position))
     raise InvalidPosition(
         f"{position!r} is not a position: "
-        "use 'trim_horizon', 'latest', an object with a timestamp() or a token"
+        "use 'trim_horizon', 'latest', an ID, an object with a timestamp() or a token"
     )
+
+
+def id_of(position: str) -> ID:
+    """An ID that is given as text."""
+    with suppress(InvalidPosition):
+        return ID.parse(position)
+    if position.lstrip().startswith("{"):
+        raise InvalidPosition(
+            "the position is text that looks like a token: read it with json.loads first"
+        )
+    raise InvalidPosition(
+        f"{position!r} is not a position: use 'trim_horizon', 'latest', an ID, a time or a token"
+    )
+
+
+def parse_end(end: Any) -> End | None:
+    """The end of a stream; None for a stream that goes on."""
+    if end is None:
+        return None
+    found = parse(end)
+    if isinstance(found, (Newest, Moment, After)):
+        return found
+    raise InvalidPosition(f"{end!r} is not an end: use 'latest', an ID or a time")
+
+
+def group_start(position: Any) -> str:
+    """The beginning of a group, as a word of a command."""
+    start = parse(position)
+    if isinstance(start, Oldest):
+        return "0"
+    if isinstance(start, Newest):
+        return "$"
+    if isinstance(start, Token):
+        raise InvalidPosition(
+            "a token is not a position of a group: use 'trim_horizon', 'latest', an ID or a time"
+        )
+    return str(start.place)
 
 
 def milliseconds(time: Any) -> int:

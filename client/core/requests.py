@@ -236,6 +236,11 @@ def cancel(key: Key, tickets: Sequence[IdWord], names: Sequence[Key]) -> Command
     return command("TCANCEL", key, *which)
 
 
+def set_group_place(key: Key, group: Key, start: str) -> Command[Any]:
+    """XGROUP SETID: the group continues after this ID."""
+    return command("XGROUP", "SETID", key, group, start.replace(".", "-"))
+
+
 def tseek(key: Key, after: IdWord, n: int) -> Command[Seek]:
     return command(
         "TSEEK",

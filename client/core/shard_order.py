@@ -109,6 +109,8 @@ class ShardOrder:
     since: ID = BEGINNING
     """The place of the time that the stream began at. It may be in the future: a shard that has not
     passed it is not read below it, and neither is a shard after it."""
+    until: ID | None = None
+    """The last ID that is wanted; None if the stream has no end."""
     end: ID = BEGINNING
     """The greatest final ID of a shard that was read to its end."""
     _done_for_token: tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]] | None = None
@@ -283,7 +285,14 @@ class ShardOrder:
             *(ShardOpened(s.name) for s in dict.fromkeys([*fresh, *freed]) if not s.parents),
         ]
 
+    def end_at(self, until: ID) -> None:
+        """Nothing above this ID is wanted."""
+        self.until = until
+        for state in self.states.values():
+            state.until = until
+
     def add(self, state: ShardState) -> None:
+        state.until = self.until
         self.states[state.name] = state
         self.names[state.server, text(state.key)] = state.name
 

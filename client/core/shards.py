@@ -65,6 +65,8 @@ class ShardState:
     floor: ID = BEGINNING
     """Up to this ID the shards before this one were read: nothing comes here up to it."""
     missing_since_s: float | None = None
+    until: ID | None = None
+    """The last ID that the stream wants of this shard; None for all."""
     current_s: float = float("-inf")
     """The last time at which everything that the shard had was fetched, as far as is known."""
 
@@ -86,6 +88,16 @@ class ShardState:
             place_incarnation=place.incarnation,
             fresh=place.fresh,
         )
+
+    @property
+    def complete(self) -> bool:
+        """True if everything up to the end of the stream was fetched."""
+        return self.until is not None and self.fetched >= self.until
+
+    @property
+    def to_fetch(self) -> bool:
+        """True if its server has to be asked for records."""
+        return not (self.buffer or self.ended or self.complete)
 
     def shard(self) -> Shard:
         client: Any = self.server.client

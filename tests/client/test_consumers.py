@@ -133,9 +133,9 @@ def test_entries_that_are_due_at_once_are_fetched_one_by_one(ms: Any) -> None:
         assert consumer.read(timeout=0)["n"] == "1"
 
 
-@pytest.mark.parametrize("position", ["earliest", "", "$", "1-", b"0", 5, None, 1.5])
+@pytest.mark.parametrize("position", ["first", "", "$", "1-", b"0", 5, None, 1.5, {"v": 1}])
 def test_a_wrong_position_names_the_words_that_are_allowed(ms: Any, position: Any) -> None:
-    wanted = "is not a position of a group: use 'trim_horizon', 'latest' or an ID"
+    wanted = "use 'trim_horizon', 'latest', an ID|the token is malformed"
     with pytest.raises(InvalidPosition, match=wanted):
         ms.consumer("s", "g", position=position)
 

@@ -270,7 +270,7 @@ class Reader:
         self.spins = self.spun_ms = 0
         self.follower = self.new_follower()
 
-    def new_follower(self) -> Follower:
+    def new_follower(self, end: Any = None) -> Follower:
         options = Options(
             batch=self.kind.batch,
             order="strict" if self.kind.strict else "available",
@@ -278,6 +278,7 @@ class Reader:
             max_wait_s=None,
             clock=None,
             create=True,
+            end=positions.parse_end(end),
         )
         servers = Servers("A", self.writers.resolve)
         return Follower(servers, options, self.world.clock_s, self.world.wall_s)
@@ -426,12 +427,28 @@ class Reader:
     def token(self) -> Any:
         return json.loads(json.dumps(self.follower.token))
 
-    def replace(self, position: Any) -> None:
+    def replace(self, position: Any, end: Any = None) -> None:
         """Continue with another follower, as a program does that was started again."""
         self.gaps += self.follower.gaps
         self.world.flights.clear()
-        self.follower = self.new_follower()
+        self.follower = self.new_follower(end)
         self.open(position)
+
+    def read_a_part(self) -> None:
+        """Continue with a stream that ends, and after that with its token."""
+        end = self.random.choice(
+            ("latest", ID(self.world.now_ms - 5, 0), ID(self.world.now_ms + 9))
+        )
+        self.replace(self.token(), end)
+        first = len(self.records)
+        for _ in range(self.random.choice((2, 40))):
+            if self.follower.ended:
+                break
+            self.read(0.05)
+        if isinstance(end, ID):
+            assert all(entry_id <= end for _, _, entry_id in self.records[first:])
+        self.look()
+        self.replace(self.token())
 
     def to_the_end(self) -> None:
         idle = 0
@@ -491,7 +508,10 @@ def play(seed: int) -> None:
             reported = reader.gaps + list(reader.follower.gaps)
             tokens.append((len(reader.records), reported, reader.token()))
         elif choice < 0.8:
-            reader.replace(reader.token())
+            if random.random() < 0.5:
+                reader.replace(reader.token())
+            else:
+                reader.read_a_part()
         elif choice < 0.85:
             reader.run(reader.follower.heartbeat())
         elif choice < 0.88:
@@ -500,6 +520,7 @@ def play(seed: int) -> None:
     writers.finish()
     reader.to_the_end()
     check(reader, writers, opening)
+    check_range(world, writers, kind, random)
     for count, reported, token in tokens[-3:]:
         again = Reader(world, writers, kind, random)
         again.records = reader.records[:count]
@@ -509,6 +530,21 @@ def play(seed: int) -> None:
         check(again, writers, opening)
         if kind.strict and not kind.evicts and not kind.deletes:
             assert again.records == reader.records, "the rest after a token is another one"
+
+
+def check_range(world: World, writers: Writers, kind: Kind, random: Random) -> None:
+    """A stream with an end has the records of one without, up to that end."""
+    if kind.deletes or not kind.strict:
+        return
+    whole = Reader(world, writers, kind, random)
+    whole.open("trim_horizon")
+    whole.to_the_end()
+    for end in ("latest", random.choice([*whole.records, ("", 0, ID(5))])[2]):
+        part = Reader(world, writers, kind, random)
+        part.replace("trim_horizon", end)
+        part.to_the_end()
+        wanted = [one for one in whole.records if end == "latest" or one[2] <= end]
+        assert part.records == wanted, "a stream with an end has other records"
 
 
 def move(reader: Reader) -> None:
