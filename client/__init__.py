@@ -36,7 +36,7 @@ from millstream.client.events import (
     ShardOpened,
 )
 from millstream.client.ids import ID
-from millstream.client.jobs import Retry
+from millstream.client.jobs import Dead, Retry
 from millstream.client.records import Record
 from millstream.client.rows import Row, Seek, WriterPosition
 from millstream.client.threads.connection import Millstream, Pipeline, connect
@@ -49,6 +49,7 @@ from millstream.client.threads.writer import Fact, Writer
 __all__ = [
     "ID",
     "Consumer",
+    "Dead",
     "Disconnected",
     "Event",
     "Fact",

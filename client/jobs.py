@@ -11,6 +11,17 @@ DELAY_MAX_S = 30 * 86_400
 """The limit of the server."""
 
 
+class Dead(Exception):
+    """Raised by a handler: the job can never succeed. It is not tried again, and goes to the dead
+    letter stream with this text as its reason. Without such a stream it stays in the group, and is
+    not delivered until a stream is set.
+
+    >>> raise Dead("no such address")
+    Traceback (most recent call last):
+    millstream.client.jobs.Dead: no such address
+    """
+
+
 class Retry(Exception):
     """Raised by a handler: the job failed, and is delivered again after `delay` seconds; without
     them, after those of `backoff`.

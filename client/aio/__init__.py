@@ -46,13 +46,14 @@ from millstream.client.events import (
     ShardOpened,
 )
 from millstream.client.ids import ID
-from millstream.client.jobs import Retry
+from millstream.client.jobs import Dead, Retry
 from millstream.client.records import Record
 from millstream.client.rows import Row, Seek, WriterPosition
 
 __all__ = [
     "ID",
     "Consumer",
+    "Dead",
     "Disconnected",
     "Event",
     "Fact",

@@ -191,24 +191,34 @@ class StreamCommands(Generic[T]):
     async def tgroup(
         self, key: Key, group: Key, *, start: IdWord | None = None, ttl: int | None = None,
         timeout: int | None = None, backoff: Sequence[int] | None = None,
+        maxdeliver: int | None = None, deadletter: Key | None = None,
+        maxinflight: int | None = None, consumerttl: int | None = None, pause: int | None = None,
     ) -> bool:  # fmt: skip
         """Set the rules of a group, in milliseconds; those that are not given stay.
 
-        With `start`, the group and the stream are created if they are missing.
+        With `start`, the group and the stream are created if they are missing. An empty
+        `deadletter` is none.
 
         >>> await ms.tgroup("mail", "senders", start=0, timeout=30_000, backoff=[1000, 60_000])
         True
+        >>> await ms.tgroup("mail", "senders", maxdeliver=5, deadletter="mail:dead")
+        True
         """
-        return await self._ask(requests.tgroup(key, group, start, ttl, timeout, backoff))
+        rules: dict[str, Any] = {"TTL": ttl, "TIMEOUT": timeout, "MAXDELIVER": maxdeliver}
+        rules |= {"DEADLETTER": deadletter, "MAXINFLIGHT": maxinflight}
+        rules |= {"CONSUMERTTL": consumerttl, "PAUSE": pause}
+        return await self._ask(requests.tgroup(key, group, start, rules, backoff))
 
     async def tnack(
-        self, key: Key, group: Key, consumer: Key, *ids: IdWord,
-        silent: bool = False, delay: int | None = None,
+        self, key: Key, group: Key, consumer: Key, *ids: IdWord, silent: bool = False,
+        fatal: bool = False, delay: int | None = None, reason: Key | None = None,
     ) -> list[int]:  # fmt: skip
         """Give entries of a managed group back, for all its readers, at once or after `delay` ms.
 
-        Returns 1 for each entry that was given back, -1 if this consumer does not hold it. With
-        `silent`, the delivery does not count. An empty consumer stands for reads by `tread`.
+        Returns 1 for each entry that was given back, 2 if it went to the dead letter stream, 3 if
+        it waits for one, -1 if this consumer does not hold it. With `silent`, the delivery does not
+        count; with `fatal`, the entry is not delivered again. A dead letter has the `reason`. An
+        empty consumer stands for reads by `tread`.
 
         >>> _ = await ms.tgroup("post", "senders", start=0, timeout=30_000)
         >>> _ = await ms.tappend("post", {"to": "ann"})
@@ -216,19 +226,22 @@ class StreamCommands(Generic[T]):
         >>> await ms.tnack("post", "senders", "", letter.id, delay=60_000)
         [1]
         """
-        return await self._ask(requests.tnack(key, group, consumer, ids, silent, delay))
+        how = requests.NackWords.of(silent, fatal, delay, reason)
+        return await self._ask(requests.tnack(key, group, consumer, ids, how))
 
     async def tnack_all(
-        self, key: Key, group: Key, consumer: Key,
-        *, silent: bool = False, delay: int | None = None,
+        self, key: Key, group: Key, consumer: Key, *, silent: bool = False,
+        fatal: bool = False, delay: int | None = None, reason: Key | None = None,
     ) -> int:  # fmt: skip
-        """Give everything back that a consumer holds; returns the number of entries.
+        """Give everything back that a consumer holds, as `tnack` does; returns the number of
+        entries.
 
         >>> _ = await ms.tgroup("bills", "senders", start=0, timeout=30_000)
         >>> await ms.tnack_all("bills", "senders", "worker-1", silent=True)
         0
         """
-        return await self._ask(requests.tnack_all(key, group, consumer, silent, delay))
+        how = requests.NackWords.of(silent, fatal, delay, reason)
+        return await self._ask(requests.tnack_all(key, group, consumer, how))
 
     async def textend(
         self, key: Key, group: Key, consumer: Key, ms: int, *ids: IdWord

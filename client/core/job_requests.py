@@ -12,6 +12,8 @@ from millstream.client.core.requests import command
 from millstream.client.core.steps import Command
 from millstream.client.core.words import IdWord, Key, text, wait_words
 
+REASON_MAX_BYTES = 1024
+"""The limit of the server."""
 NO_CLAIM: Final = 2**63 - 1
 """An idle time that no entry has: the read claims nothing, and shows earlier deliveries."""
 
@@ -21,10 +23,10 @@ class Result(NamedTuple):
 
     mode: str | None
     delay_ms: int | None = None
+    reason: bytes = b""
 
 
 DONE: Final = Result(None)
-FAILED: Final = Result("FAIL")
 GIVEN_BACK: Final = Result("SILENT")
 """The handler has not begun: the delivery does not count."""
 
@@ -50,7 +52,12 @@ class Arrived(NamedTuple):
 
 def set_rules(key: Key, group: Key, start: str, options: WorkerOptions) -> Command[Any]:
     """TGROUP: creates the group if it is missing."""
-    return requests.tgroup(key, group, start, None, options.timeout_ms, options.backoff_ms)
+    rules = {
+        "TIMEOUT": options.timeout_ms,
+        "MAXDELIVER": options.max_deliver,
+        "DEADLETTER": options.dead_letter,
+    }
+    return requests.tgroup(key, group, start, rules, options.backoff_ms)
 
 
 def read_jobs(
@@ -79,7 +86,8 @@ def settle(held: Held, result: Result, words: Sequence[str | bytes]) -> Command[
     key, group, consumer = held
     if result.mode is None:
         return command("XACK", key, group, *words)
-    return requests.tnack(key, group, consumer, words, result.mode == "SILENT", result.delay_ms)
+    given = requests.NackWords(result.mode, result.delay_ms, result.reason or None)
+    return requests.tnack(key, group, consumer, words, given)
 
 
 def extend(held: Held, for_ms: int, words: Sequence[IdWord]) -> Command[list[int]]:
@@ -89,8 +97,19 @@ def extend(held: Held, for_ms: int, words: Sequence[IdWord]) -> Command[list[int
 
 def give_all_back(held: Held) -> Command[Any]:
     """TNACK ALL: everything that the consumer holds."""
-    return replace(requests.tnack_all(*held, True, None), accepts="NOGROUP")
+    silent = requests.NackWords("SILENT")
+    return replace(requests.tnack_all(*held, silent), accepts="NOGROUP")
 
 
 def remove_consumer(held: Held) -> Command[Any]:
     return replace(command("XGROUP", "DELCONSUMER", *held), accepts="NOGROUP")
+
+
+def reason_of(error: BaseException) -> bytes:
+    """The text of an exception, cut at a character; the name of its class if it has none."""
+    try:
+        shown = str(error)
+    except Exception:
+        shown = ""
+    found = (shown or type(error).__name__).encode("utf-8", "backslashreplace")
+    return found[:REASON_MAX_BYTES].decode("utf-8", "ignore").encode()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.client.core.argument_checks import batch, duration_ms, flag, number, whole
+from millstream.client.core.argument_checks import batch, duration_ms, flag, key, number, whole
 from millstream.client.core.position import End
 
 BATCH = 100
@@ -58,6 +58,8 @@ class WorkerOptions:
     concurrency: int
     timeout_ms: int
     backoff_ms: Sequence[int] | None
+    max_deliver: int | None
+    dead_letter: str | bytes | None
     drain_s: float
     breaker: int
     time_limit_s: float | None
@@ -69,6 +71,8 @@ def worker_options(
     concurrency: int,
     timeout: float,
     backoff: Sequence[float] | None,
+    max_deliver: int | None,
+    dead_letter: str | bytes | None,
     drain: float,
     breaker: int,
     time_limit: float | None,
@@ -85,8 +89,10 @@ def worker_options(
         whole("concurrency", concurrency, CONCURRENCY_MAX),
         duration_ms("timeout", timeout),
         None if backoff is None else _delays(backoff),
+        _from_zero("max_deliver", max_deliver),
+        None if dead_letter is None else key("dead_letter", dead_letter),
         drain,
-        0 if type(breaker) is int and breaker == 0 else whole("breaker", breaker),
+        _from_zero("breaker", breaker) or 0,
         time_limit,
     )
 
@@ -95,3 +101,9 @@ def _delays(backoff: Any) -> list[int]:
     if not isinstance(backoff, (list, tuple)) or len(backoff) > BACKOFFS_MAX:
         raise ValueError(f"backoff must be a list of at most {BACKOFFS_MAX} seconds")
     return [duration_ms("backoff", delay) for delay in backoff]
+
+
+def _from_zero(name: str, value: int | None) -> int | None:
+    if value is None or (type(value) is int and value == 0):
+        return value
+    return whole(name, value)

@@ -171,37 +171,53 @@ def tgroup(
     key: Key,
     group: Key,
     start: IdWord | None,
-    ttl: int | None,
-    timeout: int | None,
-    backoff: Sequence[int] | None,
+    rules: Mapping[str, Word | None],
+    backoff: Sequence[int] | None = None,
 ) -> Command[bool]:
+    """`rules` are the option words of the command; None for those that stay."""
     words: list[Word] = [] if start is None else ["START", id_word(start)]
-    for name, ms in (("TTL", ttl), ("TIMEOUT", timeout)):
-        if ms is not None:
-            words += [name, ms]
+    for name, value in rules.items():
+        if value is not None:
+            words += [name, value]
     if backoff is not None:
         words += ["BACKOFF", len(backoff), *backoff]
     return command("TGROUP", key, group, *words, read=lambda reply: text(reply) == "OK")
 
 
+class NackWords(NamedTuple):
+    """How entries are given back: SILENT, FAIL or FATAL, the delay in milliseconds, and the reason
+    for a dead letter."""
+
+    mode: str = "FAIL"
+    delay_ms: int | None = None
+    reason: Key | None = None
+
+    @classmethod
+    def of(cls, silent: bool, fatal: bool, delay: int | None, reason: Key | None) -> NackWords:
+        if silent and fatal:
+            raise ValueError("an entry is given back either silent or fatal, not both")
+        return cls("SILENT" if silent else "FATAL" if fatal else "FAIL", delay, reason)
+
+    def words(self) -> list[Word]:
+        words: list[Word] = [self.mode]
+        if self.delay_ms is not None:
+            words += ["DELAY", self.delay_ms]
+        if self.reason is not None:
+            words += ["REASON", self.reason]
+        return words
+
+
 def tnack(
-    key: Key, group: Key, consumer: Key, ids: Sequence[IdWord], silent: bool, delay: int | None
+    key: Key, group: Key, consumer: Key, ids: Sequence[IdWord], how: NackWords
 ) -> Command[list[int]]:
     if not ids:
         raise ValueError("tnack needs an ID; tnack_all gives back all entries of a consumer")
     which = ["IDS", len(ids), *map(id_word, ids)]
-    return command("TNACK", key, group, consumer, *_nack_words(silent, delay), *which)
+    return command("TNACK", key, group, consumer, *how.words(), *which)
 
 
-def tnack_all(key: Key, group: Key, consumer: Key, silent: bool, delay: int | None) -> Command[int]:
-    return command("TNACK", key, group, consumer, *_nack_words(silent, delay), "ALL")
-
-
-def _nack_words(silent: bool, delay: int | None) -> list[Word]:
-    words: list[Word] = ["SILENT" if silent else "FAIL"]
-    if delay is not None:
-        words += ["DELAY", delay]
-    return words
+def tnack_all(key: Key, group: Key, consumer: Key, how: NackWords) -> Command[int]:
+    return command("TNACK", key, group, consumer, *how.words(), "ALL")
 
 
 def textend(

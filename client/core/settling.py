@@ -17,8 +17,8 @@ from millstream.client.jobs import Delivery
 
 Place = tuple[Key, str | bytes]
 """A key and an ID: one entry."""
-NOT_HELD = -1
-"""A code of TEXTEND."""
+COPIED, DEAD, NOT_HELD = 2, 3, -1
+"""Codes of TNACK and TEXTEND."""
 
 
 def place(delivery: Delivery) -> Place:
@@ -52,6 +52,16 @@ class Settlement:
             words = [delivery.word for delivery in deliveries]
             found.append(job_requests.extend(held[key], for_ms, words))
         return found
+
+    def dead(self, replies: Sequence[Any]) -> int:
+        """The number of results that were the end of their entries without an XACK."""
+        codes = [
+            code
+            for (result, _), reply in zip(self._parts, replies, strict=True)
+            if result not in (None, DONE) and isinstance(reply, list)
+            for code in reply
+        ]
+        return sum(code in (COPIED, DEAD) for code in codes)
 
     def lost(self, replies: Sequence[Any]) -> list[Delivery]:
         """The deliveries that could not be extended."""

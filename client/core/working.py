@@ -24,7 +24,7 @@ from millstream.client.core.argument_checks import duration_ms
 from millstream.client.core.breaker import Breaker
 from millstream.client.core.deadlines import WAIT_MAX_S, Stops, block_ms
 from millstream.client.core.group_place import GroupPlace
-from millstream.client.core.job_requests import DONE, FAILED, GIVEN_BACK, Arrived, Held, Result
+from millstream.client.core.job_requests import DONE, GIVEN_BACK, Arrived, Held, Result
 from millstream.client.core.options import TIMEOUT_MAX_S, WorkerOptions
 from millstream.client.core.repeating import Repeater, is_temporary, lost, repeated
 from millstream.client.core.servers import ServerState
@@ -33,7 +33,7 @@ from millstream.client.core.steps import Answer, Ask, Clock, Command, Steps, Wai
 from millstream.client.core.words import Key, text
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import read_id
-from millstream.client.jobs import Delivery, Retry
+from millstream.client.jobs import Dead, Delivery, Retry
 from millstream.client.log import log
 
 NEVER = float("inf")
@@ -108,7 +108,7 @@ class Work:
         self._limit_s = NEVER
         """When a handler may have passed the time limit, at the earliest."""
         self._counts = dict.fromkeys(
-            ("done", "failed", "lost", "given_back", "extended", "requests", "reconnects"),
+            ("done", "failed", "dead", "lost", "given_back", "extended", "requests", "reconnects"),
             0,
         )
 
@@ -254,7 +254,7 @@ class Work:
         else:
             delivery.lost = True
             self._counts["failed"] += 1
-            self._settling.add(place(delivery), FAILED)
+            self._settling.add(place(delivery), Result("FAIL", None, why.encode()))
         if self.crew is not None:
             self.crew.abandon(delivery)
 
@@ -285,14 +285,19 @@ class Work:
             self._breaker.succeeded()
             return DONE
         self._counts["failed"] += 1
+        reason = job_requests.reason_of(error)
         name = text(delivery.word), text(delivery.key), delivery.attempt
+        if isinstance(error, Dead):
+            # A verdict about this job, and no sign of an outage.
+            log.error("job %s of %r is dead after attempt %d: %s", *name, error)
+            return Result("FATAL", None, reason)
         if isinstance(error, Retry):
             log.warning("job %s of %r comes again after attempt %d: %s", *name, error)
             delay_ms = None if error.delay is None else duration_ms("delay", error.delay)
-            result = Result("FAIL", delay_ms)
+            result = Result("FAIL", delay_ms, reason)
         else:
             log.error("job %s of %r failed, attempt %d", *name, exc_info=error)
-            result = FAILED
+            result = Result("FAIL", None, reason)
         self._note_failure(now_s)
         return result
 
@@ -432,6 +437,7 @@ class Work:
 
     def _note_settled(self, settlement: Settlement, replies: list[Any]) -> None:
         self._settling.answered()
+        self._counts["dead"] += settlement.dead(replies)
         self._counts["extended"] += len(settlement.extended)
         for delivery in settlement.lost(replies):
             delivery.lost = True

@@ -104,14 +104,15 @@ class Worker(Generic[T]):
     def handler(self, function: H) -> H:
         """Set the function that is called with each job: a decorator.
 
-        The job is done when the function returns. If it raises `Retry(delay=..)`, the job is
-        delivered again after that time, and after any other exception as `backoff` says.
+        The job is done when the function returns. If it raises `Dead`, the job is not tried again.
+        After `Retry(delay=..)` it is delivered again after that time, and after any other exception
+        as `backoff` says. The text of the exception is the reason in the dead letter.
 
         >>> worker = ms.worker("mails3", "senders")
         >>> @worker.handler
         ... def send(job):
-        ...     if job["to"] == "everybody":
-        ...         raise Retry("not at this time of the day", delay=3600)
+        ...     if "@" not in job["to"]:
+        ...         raise Dead("no such address")
         """
         check_handler(function)
         if self._handler is not None:
@@ -174,11 +175,11 @@ class Worker(Generic[T]):
             waker.wake()
 
     def metrics(self) -> dict[str, float]:
-        """Numbers: done, failed, lost, given_back, extended, requests, reconnects, running.
+        """Numbers: done, failed, dead, lost, given_back, extended, requests, reconnects, running.
 
-        `failed` counts deliveries whose handler raised an exception or passed `time_limit`, `lost`
-        results that do not count because the job was not extended in time, and `given_back` jobs
-        that had not begun.
+        `failed` counts deliveries whose handler raised an exception or passed `time_limit`, `dead`
+        the jobs that are not tried again, `lost` results that do not count because the job was not
+        extended in time, and `given_back` jobs that had not begun.
 
         >>> ms.worker("mails3", "senders").metrics()["done"]
         0
@@ -203,6 +204,8 @@ def worker(
     concurrency: int = 8,
     timeout: float = 30.0,
     backoff: Sequence[float] | None = None,
+    max_deliver: int | None = None,
+    dead_letter: Key | None = None,
     configure: bool = True,
     position: Point = "trim_horizon",
     time_limit: float | None = None,
@@ -221,14 +224,17 @@ def worker(
     A job that this program does not keep, because it crashed, is delivered again after `timeout`
     seconds. A worker extends its jobs while their handlers run, for up to `time_limit` seconds, if
     it is set. A job that fails is delivered again after the first of the `backoff` seconds, then
-    after the second, and so on; the last one repeats.
+    after the second, and so on. After `max_deliver` deliveries it goes to the stream `dead_letter`.
 
     After `breaker` failures in a row, the worker waits for 1 second, then tries one job, waits for
     2 seconds if it fails, and so on up to 60, until a job succeeds. 0 means never.
 
     `run` waits for its first reply, and `Job.extend` for its own, for up to `retry_for` seconds.
 
-    >>> worker = ms.worker(["mail:high", "mail"], "senders", timeout=30, backoff=[1, 10, 60])
+    >>> worker = ms.worker(
+    ...     ["mail:high", "mail"], "senders", timeout=30, backoff=[1, 10, 60], max_deliver=5,
+    ...     dead_letter="mail:dead",
+    ... )
     >>> @worker.handler
     ... def send(job):
     ...     print(job.shard, job["to"])
@@ -250,6 +256,8 @@ def worker(
         concurrency=concurrency,
         timeout=timeout,
         backoff=backoff,
+        max_deliver=max_deliver,
+        dead_letter=dead_letter,
         drain=drain,
         breaker=breaker,
         time_limit=time_limit,

@@ -32,6 +32,8 @@ def options(**given: Any) -> WorkerOptions:
         "concurrency": 4,
         "timeout": 30.0,
         "backoff": None,
+        "max_deliver": None,
+        "dead_letter": None,
         "drain": 30.0,
         "breaker": 0,
         "time_limit": None,

@@ -133,13 +133,14 @@ def test_the_outbox_agrees_with_the_stream_after_kills(
 def test_a_job_queue_retries_and_stops_in_order(
     server: Server, ms: Millstream[str], tmp_path: Path
 ) -> None:
-    for name in ("ann", "everybody", "bob"):
+    for name in ("ann", "everybody", "nobody", "bob"):
         ms.tappend("mail", {"to": name})
     program = Program(server, tmp_path / "output", "job_queue.py", "mail", "senders")
     assert program.wait_for(3)[-1] == "sent to: everybody"
     assert sorted(program.lines()[:2]) == ["sent to: ann", "sent to: bob"]
     assert program.end(signal.SIGTERM) == 0
     assert ms.xpending("mail", "senders")["pending"] == 0
+    assert [copy["dead_text"] for copy in ms.trange("mail:dead")] == ["no such address"]
 
 
 def test_a_service_shares_its_jobs_and_stops_in_order(

@@ -14,8 +14,10 @@ from tests.client.simulated_group import CONSUMER, NEVER, End, World, options
 from tests.support.effort import examples
 
 from millstream.client.core.breaker import Breaker
+from millstream.client.core.job_requests import REASON_MAX_BYTES, reason_of
+from millstream.client.core.options import worker_options
 from millstream.client.errors import MillstreamError
-from millstream.client.jobs import Delivery, Retry
+from millstream.client.jobs import Dead, Delivery, Retry
 
 
 def sent(world: World, name: str) -> list[tuple[Any, ...]]:
@@ -107,46 +109,51 @@ def test_stop_gives_back_what_has_not_begun() -> None:
     assert any("SILENT" in words for words in sent(world, "TNACK"))
 
 
-def test_jobs_that_run_after_the_drain_fail() -> None:
-    world = World(options(drain=5), ends=lambda _: (NEVER, None))
+def test_jobs_that_run_after_the_drain_fail_with_a_reason() -> None:
+    world = World(options(drain=5, max_deliver=1, dead_letter="d"), ends=lambda _: (NEVER, None))
+    world.group.max_deliver = 1
     entry = world.group.add("jobs", 1)
     world.stop_at(101)
     world.run_to_the_end()
     assert 106 <= world.now_s < 110
-    assert (entry.owner, entry.deliveries, entry.ended) == (None, 1, None)
+    assert entry.ended == "dead: the worker was stopped before the handler had ended"
     assert world.abandoned == [world.begun[0][1]]
     assert world.begun[0][1].lost
 
 
 def test_a_handler_that_passes_the_time_limit_fails() -> None:
     world = World(options(time_limit=7, concurrency=1), ends=lambda _: (NEVER, None))
+    world.group.max_deliver = 2
     entry = world.group.add("jobs", 1)
-    world.run_until(116)
-    assert [round(when) for when, _ in world.begun] == [100, 107, 114]
-    assert entry.deliveries == 3
+    world.run_until(130)
+    assert [round(when) for when, _ in world.begun] == [100, 107]
+    assert entry.ended == "dead: the handler ran for more than 7 s"
 
 
 def test_each_result_is_sent_as_what_it_means() -> None:
     errors: dict[str, BaseException | None] = {
         "1-0": None,
         "2-0": ValueError("boom"),
-        "3-0": Retry("busy", delay=60),
-        "4-0": KeyError(),
+        "3-0": Dead("no such address"),
+        "4-0": Retry("busy", delay=60),
+        "5-0": KeyError(),
     }
     world = World(options(concurrency=8), ends=lambda d: (0.01, errors[str(d.word)]))
     world.group.backoff_s = 1000
-    for n in range(1, 5):
+    for n in range(1, 6):
         world.group.add("jobs", n)
     world.stop_at(101)
     world.run_to_the_end()
     ended = [entry.ended for entry in world.group.entries.values()]
-    assert ended == ["acknowledged", None, None, None]
-    nacks = [words[4:] for words in sent(world, "TNACK") if words[-1] != "ALL"]
-    assert nacks == [
-        ("FAIL", "IDS", 2, "2-0", "4-0"),
-        ("FAIL", "DELAY", 60_000, "IDS", 1, "3-0"),
-    ]
-    assert world.work.metrics()["failed"] == 3
+    assert ended == ["acknowledged", None, "dead: no such address", None, None]
+    nacks = {words[-1]: words[4:-3] for words in sent(world, "TNACK") if words[-1] != "ALL"}
+    assert nacks == {
+        "2-0": ("FAIL", "REASON", b"boom"),
+        "3-0": ("FATAL", "REASON", b"no such address"),
+        "4-0": ("FAIL", "DELAY", 60_000, "REASON", b"busy"),
+        "5-0": ("FAIL", "REASON", b"KeyError"),
+    }
+    assert world.work.metrics()["dead"] == 1
 
 
 def test_the_breaker_waits_1_2_4_up_to_60_seconds() -> None:
@@ -170,6 +177,14 @@ def test_a_success_closes_the_breaker() -> None:
     breaker.succeeded()
     assert breaker.slots(1, 8) == 8
     assert not breaker.failed(2)
+
+
+def test_a_verdict_about_a_job_does_not_open_the_breaker() -> None:
+    world = World(options(breaker=3), ends=lambda _: (0.0, Dead("no such address")))
+    for n in range(1, 100):
+        world.group.add("jobs", n)
+    world.run_until(101)
+    assert len(world.begun) == 99
 
 
 @pytest.mark.parametrize("text", ["NOGROUP No such key", "the group has no TIMEOUT: set one"])
@@ -230,6 +245,22 @@ def test_a_job_that_returns_to_its_own_worker_continues() -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("no"), b"no"),
+        (ValueError(), b"ValueError"),
+        (ValueError("x" * 2000), b"x" * REASON_MAX_BYTES),
+        (ValueError("é" * 600), "é".encode() * 512),
+        (ValueError("x" + "é" * 600), b"x" + "é".encode() * 511),
+        (ValueError("\udcff"), b"\\udcff"),
+    ],
+    ids=str,
+)
+def test_a_reason_is_cut_at_a_character(error: Exception, reason: bytes) -> None:
+    assert reason_of(error) == reason
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("concurrency", 0),
@@ -239,6 +270,9 @@ def test_a_job_that_returns_to_its_own_worker_continues() -> None:
         ("backoff", 5),
         ("backoff", [1] * 17),
         ("backoff", [-1]),
+        ("max_deliver", -1),
+        ("max_deliver", True),
+        ("dead_letter", 5),
         ("drain", -1),
         ("breaker", 1.5),
         ("time_limit", 0),
@@ -250,9 +284,10 @@ def test_options_that_are_not_valid_are_refused(name: str, value: Any) -> None:
         options(**{name: value})
     with pytest.raises(ValueError, match="delay"):
         Retry(delay=-1)
+    assert worker_options is not None
 
 
-ERRORS: list[Any] = [None, None, None, ValueError("boom"), Retry(delay=3)]
+ERRORS: list[Any] = [None, None, None, ValueError("boom"), Dead("never"), Retry(delay=3)]
 
 
 @settings(max_examples=examples(25))

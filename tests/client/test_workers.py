@@ -19,7 +19,7 @@ from tests.client.conftest import url_of
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
-from millstream.client import MillstreamError, Record, Retry, connect
+from millstream.client import Dead, MillstreamError, Record, Retry, connect
 
 PROGRAM = Path(__file__).with_name("worker_program.py")
 
@@ -85,6 +85,38 @@ def test_a_failed_job_comes_again_with_the_next_attempt(
     [failed] = [record for record in caplog.records if record.exc_info]
     assert "ValueError: boom" in logging.Formatter().format(failed)
     assert "failed, attempt 1" in failed.getMessage()
+
+
+def test_reasons_are_in_the_dead_letters(ms: Any) -> None:
+    fill(ms, 2)
+    worker = ms.worker("work", "crew", backoff=[0], max_deliver=2, dead_letter="work:dead")
+
+    @worker.handler
+    def handle(job: Any) -> None:
+        raise Dead("no such address") if job["n"] == "0" else ValueError("é" * 600)
+
+    stop_later(worker, lambda: worker.metrics()["dead"] == 2)
+    worker.run()
+    found = {r["n"]: (r["dead_reason"], r["dead_deliveries"]) for r in ms.trange("work:dead")}
+    assert found == {"0": ("fatal", "1"), "1": ("failed", "2")}
+    assert {r["dead_text"] for r in ms.trange("work:dead")} == {"no such address", "é" * 512}
+
+
+def test_an_outage_does_not_use_up_the_deliveries(ms: Any) -> None:
+    fill(ms, 6)
+    rules = {"backoff": [0], "max_deliver": 5, "dead_letter": "work:dead"}
+    worker = ms.worker("work", "crew", concurrency=2, breaker=3, **rules)
+    over_s = time.monotonic() + 1.5
+
+    @worker.handler
+    def handle(job: Any) -> None:
+        if time.monotonic() < over_s:
+            raise ConnectionError("the database is away")
+
+    stop_later(worker, lambda: worker.metrics()["done"] == 6)
+    worker.run()
+    assert ms.xlen("work:dead") == 0
+    assert ms.xpending("work", "crew")["pending"] == 0
 
 
 def test_a_job_is_extended_and_another_worker_waits(ms: Any, server: Server) -> None:
@@ -247,12 +279,12 @@ class Workers:
 
 KINDS = [
     *["succeeds"] * 10,
-    *["fails once", "fails twice", "comes later"] * 2,
-    *["hangs once", "crashes once", "takes longer than the timeout"],
+    *["fails", "fails once", "is dead", "comes later"] * 2,
+    *["hangs", "hangs once", "crashes once", "takes longer than the timeout"],
 ]
 
 
-def test_each_job_is_done_once(server: Server) -> None:
+def test_each_job_is_done_once_or_dead_with_its_reason(server: Server) -> None:
     """Over crashes, handlers that hang, and a SIGTERM in the middle."""
     with connect(url_of(server)) as ms:
         for n, kind in enumerate(KINDS):
@@ -264,17 +296,36 @@ def test_each_job_is_done_once(server: Server) -> None:
 
             def ended() -> int:
                 workers.keep_running()
-                return int(ms.xlen("done"))
+                return int(ms.xlen("done") + ms.xlen("work:dead"))
 
             wait_until(ended, lambda count: count >= len(KINDS), deadline_s=60)
         finally:
             workers.end()
-        done = {record["n"]: record for record in ms.trange("done")}
+        done = {record["n"]: record["kind"] for record in ms.trange("done")}
+        dead = {record["n"]: record for record in ms.trange("work:dead")}
         assert ms.xlen("done") == len(done)
-        assert sorted(done, key=int) == [str(n) for n in range(len(KINDS))]
-        attempts = {record["kind"]: int(record["attempt"]) for record in done.values()}
-        assert attempts["fails twice"] >= 3
-        assert attempts["hangs once"] >= 2
+        assert sorted([*done, *dead], key=int) == [str(n) for n in range(len(KINDS))]
+        reasons = {record["kind"]: record["dead_text"] for record in dead.values()}
+        assert reasons == {
+            "fails": "fails, attempt 4",
+            "is dead": "it can never succeed",
+            "hangs": "the handler ran for more than 2.5 s",
+        }
         assert ms.xpending("work", "crew")["pending"] == 0
-        assert ms.xinfo_groups("work")[0]["lag"] == 0
         assert workers.crashes == 1
+
+
+def test_a_job_that_crashes_its_worker_is_dead_by_timeout(server: Server) -> None:
+    with connect(url_of(server)) as ms:
+        ms.tappend("work", {"n": 0, "kind": "crashes"})
+        workers = Workers(server, 1, 1)
+        try:
+
+            def dead() -> list[Any]:
+                workers.keep_running()
+                return ms.trange("work:dead")
+
+            [copy] = wait_until(dead, bool, deadline_s=60)
+        finally:
+            workers.end()
+        assert (copy["dead_reason"], copy["dead_deliveries"]) == ("timeout", "4")

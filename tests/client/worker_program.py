@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from millstream.client import Job, Retry, connect
+from millstream.client import Dead, Job, Retry, connect
 
 url, concurrency = sys.argv[1:]
 ms = connect(url)
@@ -22,6 +22,8 @@ worker = ms.worker(
     concurrency=int(concurrency),
     timeout=1,
     backoff=[0.05],
+    max_deliver=4,
+    dead_letter="work:dead",
     time_limit=2.5,
 )
 
@@ -29,13 +31,15 @@ worker = ms.worker(
 @worker.handler
 def handle(job: Job[str]) -> None:
     kind, first = job["kind"], job.attempt == 1
-    if (kind == "fails once" and first) or (kind == "fails twice" and job.attempt < 3):
+    if kind == "fails" or (kind == "fails once" and first):
         raise ValueError(f"{kind}, attempt {job.attempt}")
+    if kind == "is dead":
+        raise Dead("it can never succeed")
     if kind == "comes later" and first:
         raise Retry("not now", delay=0.2)
-    if kind == "hangs once" and first:
+    if kind == "hangs" or (kind == "hangs once" and first):
         threading.Event().wait()
-    if kind == "crashes once" and first:
+    if kind == "crashes" or (kind == "crashes once" and first):
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "takes longer than the timeout":
         time.sleep(1.5)

@@ -12,18 +12,29 @@ import os
 import signal
 import sys
 
-from millstream.client import Job, Retry, connect
+from millstream.client import Dead, Job, Retry, connect
 
 key, group = sys.argv[1:]
 logging.basicConfig(level=logging.INFO)
 ms = connect(os.environ.get("MILLSTREAM_URL", "redis://localhost:6455"))
-worker = ms.worker(key, group, concurrency=8, timeout=30, backoff=[1, 10, 60, 600], time_limit=300)
+worker = ms.worker(
+    key,
+    group,
+    concurrency=8,
+    timeout=30,
+    backoff=[1, 10, 60, 600],
+    max_deliver=5,
+    dead_letter=f"{key}:dead",
+    time_limit=300,
+)
 
 
 @worker.handler
 def send(job: Job[str]) -> None:
     if job["to"] == "everybody" and job.attempt == 1:
         raise Retry("later", delay=1)
+    if job["to"] == "nobody":
+        raise Dead("no such address")
     print("sent to:", job["to"], flush=True)
 
 
