@@ -12,7 +12,7 @@ DELAY_MAX_S = 30 * 86_400
 
 
 class Dead(Exception):
-    """Raised by a handler: the job can never succeed. It is not tried again, and goes to the dead
+    """Raised by a handler: the job can never succeed. It is not retried, and goes to the dead
     letter stream with this text as its reason. Without such a stream it stays in the group, and is
     not delivered until a stream is set.
 

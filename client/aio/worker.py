@@ -103,7 +103,7 @@ class Worker(Generic[T]):
     def handler(self, function: H) -> H:
         """Set the function that is called with each job: a decorator.
 
-        The job is done when the function returns. If it raises `Dead`, the job is not tried again.
+        The job is done when the function returns. If it raises `Dead`, the job is not retried.
         After `Retry(delay=..)` it is delivered again after that time, and after any other exception
         as `backoff` says. The text of the exception is the reason in the dead letter.
 
@@ -177,7 +177,7 @@ class Worker(Generic[T]):
         """Numbers: done, failed, dead, lost, given_back, extended, requests, reconnects, running.
 
         `failed` counts deliveries whose handler raised an exception or passed `time_limit`, `dead`
-        the jobs that are not tried again, `lost` results that do not count because the job was not
+        the jobs that are not retried, `lost` results that do not count because the job was not
         extended in time, and `given_back` jobs that had not begun.
 
         >>> ms.worker("mails3", "senders").metrics()["done"]

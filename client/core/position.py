@@ -94,7 +94,7 @@ def id_of(position: str) -> ID:
 
 
 def parse_end(end: Any) -> End | None:
-    """The end of a stream; None for a stream that goes on."""
+    """The end of a stream; None for a stream without an end."""
     if end is None:
         return None
     found = parse(end)

@@ -33,7 +33,7 @@ worker = ms.worker(
 def send(job: Job[str]) -> None:
     if job["to"] == "everybody" and job.attempt == 1:
         raise Retry("later", delay=1)
-    if job["to"] == "nobody":
+    if job["to"] == "unknown":
         raise Dead("no such address")
     print("sent to:", job["to"], flush=True)
 
