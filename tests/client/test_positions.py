@@ -1,4 +1,4 @@
-"""Where streams and consumers begin and end: IDs, times, ends."""
+"""The beginning and the end of streams and consumers: IDs, times, ends."""
 
 from __future__ import annotations
 
