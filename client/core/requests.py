@@ -185,7 +185,7 @@ def tgroup(
 
 
 class NackWords(NamedTuple):
-    """How entries are given back: SILENT, FAIL or FATAL, the delay in milliseconds, and the reason
+    """The way entries are given back: SILENT, FAIL or FATAL, the delay in milliseconds, the reason
     for a dead letter."""
 
     mode: str = "FAIL"
