@@ -201,8 +201,6 @@ class StreamCommands(Generic[T]):
 
         >>> await ms.tgroup("mail", "senders", start=0, timeout=30_000, backoff=[1000, 60_000])
         True
-        >>> await ms.tgroup("mail", "senders", maxdeliver=5, deadletter="mail:dead")
-        True
         """
         rules: dict[str, Any] = {"TTL": ttl, "TIMEOUT": timeout, "MAXDELIVER": maxdeliver}
         rules |= {"DEADLETTER": deadletter, "MAXINFLIGHT": maxinflight}

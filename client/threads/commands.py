@@ -202,8 +202,6 @@ class StreamCommands(Generic[T]):
 
         >>> ms.tgroup("mail", "senders", start=0, timeout=30_000, backoff=[1000, 60_000])
         True
-        >>> ms.tgroup("mail", "senders", maxdeliver=5, deadletter="mail:dead")
-        True
         """
         rules: dict[str, Any] = {"TTL": ttl, "TIMEOUT": timeout, "MAXDELIVER": maxdeliver}
         rules |= {"DEADLETTER": deadletter, "MAXINFLIGHT": maxinflight}
