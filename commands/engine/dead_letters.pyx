@@ -16,9 +16,9 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
 from millstream.commands.runtime.stream_effects cimport Ids, NewEntry, record_ack
 from millstream.encoding cimport Slice
-from millstream.entry_id cimport EntryId
+from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport make_id
-from millstream.storage.blocks.layout cimport Entry, View, entry_slices
+from millstream.storage.blocks.layout cimport Entry, View, entry_slices, entry_words
 from millstream.storage.blocks.open_block cimport payload_of
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.dead_entries cimport dead_facts, first_dead, set_dead
@@ -27,6 +27,7 @@ from millstream.storage.groups.group cimport Group, dead_letter_of
 from millstream.storage.groups.managed_entries cimport give_back, keep_dead
 from millstream.storage.groups.pending cimport EXPIRE, Pending, PendingAt, is_at_limit
 from millstream.storage.groups.pending_chunks cimport find_pending
+from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.runtime.stream_effects import COPIED as COPIED_EFFECT, DEAD as DEAD_EFFECT, WAIT
@@ -367,3 +368,49 @@ cdef int64_t hops_of(const Slice* items, Py_ssize_t count) except -1:
     if parse_int(last[2 * FIELDS - 1].ptr, last[2 * FIELDS - 1].size, &hops) < 0 or hops < 1:
         return 0
     return hops
+
+
+# ---------------------------------------------------------------- for TREDRIVE
+
+def entries_after(Stream stream not None, uint64_t ms, uint64_t seq, uint64_t count) -> list:
+    """Up to `count` entries after an ID: (ms, seq) and, if it is a copy, its words; otherwise None."""
+    cdef DeadLetterWriter space = DeadLetterWriter.__new__(DeadLetterWriter)
+    cdef EntryId start = EntryId(ms, seq)
+    cdef Walk walk
+    cdef Entry* entry
+    cdef Slice* items
+    cdef list found = []
+    if not step_up(&start):
+        return found
+    stream.walk_start(&walk, start)
+    while <uint64_t>len(found) < count and stream.walk_next(&walk):
+        entry = &walk.cursor.entry
+        items = space.space(2 * <Py_ssize_t>entry.fields)
+        _unpacked = entry_slices(&walk.view, entry, items)
+        words = None
+        if hops_of(items, 2 * <Py_ssize_t>entry.fields):
+            words = entry_words(&walk.view, entry)
+        found.append(((entry.ms, entry.seq), words))
+    return found
+
+
+def check_appends(Context ctx not None, Stream stream not None) -> None:
+    """Refuse to append the original fields of copies."""
+    if ctx.memory_error is not None:
+        raise CommandError(ctx.memory_error)
+    check_append(ctx, stream)
+
+
+def append_words(Context ctx not None, bytes key not None, Stream stream not None,
+                 list words not None) -> None:
+    """Append an entry with these names and values."""
+    cdef DeadLetterWriter space = DeadLetterWriter.__new__(DeadLetterWriter)
+    cdef Slice key_slice = Slice(key, len(key))
+    cdef NewEntry made
+    cdef Py_ssize_t i
+    made.count = len(words)
+    made.items = space.space(made.count)
+    for i in range(made.count):
+        set_slice(&made.items[i], words[i])
+    new_id(ctx, stream, &made.id)
+    append_entry(ctx, &key_slice, stream, &made, False)

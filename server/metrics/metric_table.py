@@ -132,6 +132,8 @@ INFO_ROWS = (
     InfoRow("stats", "missed_entries", "millstream_missed_entries_total", COUNTER),
     InfoRow("stats", "scheduled_entries", "millstream_scheduled_entries"),
     InfoRow("stats", "scheduled_fired", "millstream_scheduled_fired_total", COUNTER),
+    InfoRow("stats", "dead_letters", "millstream_dead_letters_total", COUNTER),
+    InfoRow("stats", "dead_letters_pending", "millstream_dead_letters_pending"),
     InfoRow("stats", "keyspace_hits", "redis_keyspace_hits_total", COUNTER),
     InfoRow("stats", "keyspace_misses", "redis_keyspace_misses_total", COUNTER),
     InfoRow("stats", "pubsub_channels", "redis_pubsub_channels"),
@@ -357,6 +359,10 @@ GROUP_FAMILIES = (
            "Entries that readers of a group with rules hold"),
     Family("millstream_group_waiting", GAUGE,
            "Entries of a group with rules that were given back and come again after a delay"),
+    Family("millstream_group_dead", GAUGE,
+           "Entries of a group with rules that have ended and are not copied yet"),
+    Family("millstream_group_dead_letters_total", COUNTER,
+           "Entries of a group with rules that were copied to its dead letter stream, by reason"),
     Family("millstream_group_paused", GAUGE, "1 while a group with rules is paused, else 0"),
 )  # fmt: skip
 

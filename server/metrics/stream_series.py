@@ -17,6 +17,7 @@ from millstream.commands.xstream.xinfo import COUNTED_NODES
 from millstream.glob import matcher
 from millstream.server.metrics.server_series import Lines, Sources
 from millstream.server.metrics.text import label
+from millstream.storage.groups.dead_entries import dead_count
 from millstream.storage.groups.group import Group
 from millstream.storage.groups.shared_groups import shared_members
 from millstream.storage.keyspace.database import Database
@@ -307,12 +308,17 @@ def _group_writer(lines: Lines, waiting: WaitingSince) -> Callable[[str, Figures
 def _write_rules(lines: Lines, who: str, group: Group, steady_ms: int) -> None:
     """The samples of a group with rules."""
     assert group.rules is not None
+    dead = dead_count(group.pending)
     for name, value in (
         ("millstream_group_in_flight", group.in_flight),
-        ("millstream_group_waiting", group.pending.waiting_count),
+        ("millstream_group_waiting", group.pending.waiting_count - dead),
+        ("millstream_group_dead", dead),
         ("millstream_group_paused", int(group.rules.paused_until_ms > steady_ms)),
     ):
         lines[name].append(f"{name}{who} {value}\n")
+    name = "millstream_group_dead_letters_total"
+    for reason, count in group.dead_letters.items():
+        lines[name].append(f'{name}{who[:-1]},reason="{label(reason)}"}} {count}\n')
 
 
 def _consumers(

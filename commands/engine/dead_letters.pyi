@@ -1,0 +1,13 @@
+from millstream.commands.runtime.context import Context
+from millstream.storage.groups.group import Group
+from millstream.storage.streams.stream import Stream
+
+FAILED: bytes
+FATAL: bytes
+
+def end_due_deliveries(ctx: Context, key: bytes, stream: Stream, group: Group) -> int: ...
+def entries_after(
+    stream: Stream, ms: int, seq: int, count: int
+) -> list[tuple[tuple[int, int], list[bytes] | None]]: ...
+def check_appends(ctx: Context, stream: Stream) -> None: ...
+def append_words(ctx: Context, key: bytes, stream: Stream, words: list[bytes]) -> None: ...
