@@ -422,9 +422,9 @@ class Player:
             delay = () if mode == b"FATAL" else delay
             which = block if self.chance.random() < 0.8 else (b"ALL",)
             return b"TNACK", *who, mode, *delay, *which
-        if roll < 0.4:
+        if roll < 0.45:
             return b"TEXTEND", *who, self.chance.choice([b"5", b"60", b"2345"]), *block
-        if roll < 0.5:
+        if roll < 0.52:
             return b"XGROUP", b"DELCONSUMER", key, self.group, who[2] or b"bob"
         return self._as_consumer()
 

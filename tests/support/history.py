@@ -236,6 +236,8 @@ class History:
             for _, group in self._read_groups(operation):
                 group.reads_unanswered[operation.asked] = operation
                 self._note_retry(group, words)
+        elif name == b"TSCHEDULE":
+            self._asked[words[5:]] += 1
         elif name == b"XGROUP":
             stream = self._stream(db, words[2])
             stream.open.add(operation.asked)
