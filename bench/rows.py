@@ -15,6 +15,7 @@ from collections.abc import Callable
 from bench import (
     access_rows,
     client_rows,
+    evict_rows,
     filter_rows,
     metrics_rows,
     replica_rows,
@@ -586,6 +587,17 @@ def group_read(harness: Harness) -> Lanes:
 @row("acknowledge", GROUPS, "acknowledge, -P 16", Goal(ratio=1.5))
 def acknowledge(harness: Harness) -> Lanes:
     return harness.acknowledgements(MILLION, pipeline=16, full=800_000, quick=80_000)
+
+
+@row(
+    "evict-done",
+    GROUPS,
+    "read, XACK; with EVICT DONE",
+    Goal(cost_max=1.1),
+    unit="times",
+)
+def evict_done(harness: Harness) -> Lanes:
+    return evict_rows.read_and_acknowledge(harness, full=160_000, quick=32_000)
 
 
 # Our X commands against our T commands: they share their code, so the goal is within a tenth

@@ -583,6 +583,7 @@ class Server:
         self.keyspace.hits = self.keyspace.misses = self.keyspace.expired_count = 0
         self.keyspace.missed_entries = self.keyspace.scheduled_fired = 0
         self.keyspace.dead_letters.copied = 0
+        self.keyspace.lost_entries = 0
         self.clients.reset_stats()
         self.eviction.reset_stats()
         self.rates.clear()

@@ -51,6 +51,7 @@ INFO_IDS = [
     "handed-out-id",
     "oldest-reservation",
     "promised-id",
+    "held-id",
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from millstream.client.core.decoding import (
     read_blocks,
@@ -402,17 +402,34 @@ def tinfo_producer(key: Key, producer: Key) -> Command[int | None]:
     )
 
 
+Evict = Literal["ANY", "ACKED", "DONE"]
+
+
 def tpolicy(
     key: Key,
     maxlen: int | None,
     maxage: int | None,
     maxbytes: int | None,
     exact: bool | None,
+    evict: Evict | None,
+    hardlen: int | None,
+    hardage: int | None,
+    hardbytes: int | None,
 ) -> Command[dict[str, Any] | bool | None]:
     words: list[Word] = []
-    for name, limit in (("MAXLEN", maxlen), ("MAXAGE", maxage), ("MAXBYTES", maxbytes)):
+    limits = {
+        "MAXLEN": maxlen,
+        "MAXAGE": maxage,
+        "MAXBYTES": maxbytes,
+        "HARDLEN": hardlen,
+        "HARDAGE": hardage,
+        "HARDBYTES": hardbytes,
+    }
+    for name, limit in limits.items():
         if limit is not None:
             words += [name, limit]
+    if evict is not None:
+        words += ["EVICT", evict]
     if exact is not None:
         words.append("EXACT" if exact else "APPROX")
     read = (lambda reply: text(reply) == "OK") if words else read_policy

@@ -419,12 +419,19 @@ class StreamCommands(Generic[T]):
     def tpolicy(
         self, key: Key, *, maxlen: int | None = None, maxage: int | None = None,
         maxbytes: int | None = None, exact: bool | None = None,
+        evict: requests.Evict | None = None, hardlen: int | None = None,
+        hardage: int | None = None, hardbytes: int | None = None,
     ) -> bool: ...  # fmt: skip
     def tpolicy(
         self, key: Key, *, maxlen: int | None = None, maxage: int | None = None,
         maxbytes: int | None = None, exact: bool | None = None,
+        evict: requests.Evict | None = None, hardlen: int | None = None,
+        hardage: int | None = None, hardbytes: int | None = None,
     ) -> Any:  # fmt: skip
         """Set limits of the retention policy. Without any, returns the policy or None.
+
+        evict: "ACKED" lets them take only what no group holds, and "DONE" removes besides what
+        all groups have acknowledged.
 
         >>> _ = ms.tappend("meter", {"level": 7})
         >>> ms.tpolicy("meter", maxlen=1000)
@@ -432,7 +439,11 @@ class StreamCommands(Generic[T]):
         >>> ms.tpolicy("meter")["maxlen"]
         1000
         """
-        return self._ask(requests.tpolicy(key, maxlen, maxage, maxbytes, exact))
+        return self._ask(
+            requests.tpolicy(
+                key, maxlen, maxage, maxbytes, exact, evict, hardlen, hardage, hardbytes
+            )
+        )
 
 
 NAMES = [name.upper() for name in vars(StreamCommands) if name[0] != "_"]

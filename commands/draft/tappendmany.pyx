@@ -12,9 +12,9 @@ from millstream.commands.draft.tappendonce cimport (
     FORGOTTEN_MAX, NAME_BYTES_MAX, limit_producers, take_name,
 )
 from millstream.commands.engine.appending cimport (
-    NewEntry, check_above_promise, check_append, count_appended, keep_policy_after_append, new_id,
-    put_entry,
+    NewEntry, check_above_promise, check_append, count_appended, new_id, put_entry,
 )
+from millstream.commands.engine.policies cimport keep_policy_after_append
 from millstream.commands.runtime.arguments cimport Args, parse_int
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.stream_effects cimport record_append, record_append_once

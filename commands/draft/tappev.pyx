@@ -4,8 +4,9 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from millstream.commands.engine.appending cimport (
-    NewEntry, append_entry, evict_to, evict_to_length, new_id, stream_to_append,
+    NewEntry, append_entry, new_id, stream_to_append,
 )
+from millstream.commands.engine.evicting cimport evict_to, evict_to_length
 from millstream.commands.runtime.arguments cimport Args, is_word
 from millstream.commands.runtime.context cimport Context
 from millstream.encoding cimport Slice

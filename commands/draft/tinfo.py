@@ -14,8 +14,10 @@ from millstream.ids import Id
 from millstream.storage.groups.dead_entries import dead_count
 from millstream.storage.groups.group import UNTIL_RESUMED, Group
 from millstream.storage.reservations.held import handed_out_id
+from millstream.storage.streams.head_eviction import lost_by
 from millstream.storage.streams.lineage import Lineage
 from millstream.storage.streams.retention import bytes_of
+from millstream.storage.streams.settled import oldest_held_entry
 from millstream.storage.streams.stream import Stream
 
 Fields = dict[bytes, object]
@@ -43,22 +45,26 @@ def tinfo(ctx: Context, args: Args) -> Fields | bytes | None:
         return _last_seq(stream, producer_name)
     if group_name is not None:
         group = live_group(ctx, key, stream, group_name)
-        return None if group is None else _group_fields(group, ctx.steady_ms)
-    return {
-        b"first-id": None if stream.first_id is None else Id(*stream.first_id, True),
-        b"last-id": Id(*stream.last_id, True),
-        b"max-evicted-id": Id(*stream.max_evicted_id, True),
-        b"length": len(stream),
-        b"entries-added": shown_count(stream.entries_added),
-        b"entries-evicted": stream.entries_evicted,
-        b"entries-deleted": stream.entries_deleted,
-        b"blocks": stream.block_count,
-        b"bytes": bytes_of(stream),
-        b"groups": stream.live_group_count(ctx.steady_ms),
-        b"producers": 0 if stream.producers is None else len(stream.producers),
-        b"policy": policy_reply(stream.policy),
-        b"incarnation": stream.incarnation,
-    } | _ordering_fields(ctx, key, stream)
+        return None if group is None else _group_fields(stream, group, ctx.steady_ms)
+    return (
+        {
+            b"first-id": None if stream.first_id is None else Id(*stream.first_id, True),
+            b"last-id": Id(*stream.last_id, True),
+            b"max-evicted-id": Id(*stream.max_evicted_id, True),
+            b"length": len(stream),
+            b"entries-added": shown_count(stream.entries_added),
+            b"entries-evicted": stream.entries_evicted,
+            b"entries-deleted": stream.entries_deleted,
+            b"blocks": stream.block_count,
+            b"bytes": bytes_of(stream),
+            b"groups": stream.live_group_count(ctx.steady_ms),
+            b"producers": 0 if stream.producers is None else len(stream.producers),
+            b"policy": policy_reply(stream.policy),
+            b"incarnation": stream.incarnation,
+        }
+        | _ordering_fields(ctx, key, stream)
+        | _held_fields(stream)
+    )
 
 
 def _last_seq(stream: Stream, producer: bytes) -> bytes | None:
@@ -67,7 +73,16 @@ def _last_seq(stream: Stream, producer: bytes) -> bytes | None:
     return None if seq is None else b"%d" % seq
 
 
-def _group_fields(group: Group, now_ms: int) -> Fields:
+def _held_fields(stream: Stream) -> Fields:
+    """The group that holds the oldest entry, and the entry."""
+    held = oldest_held_entry(stream)
+    if held is None:
+        return {b"held-by": None, b"held-id": None}
+    name, entry_id = held
+    return {b"held-by": name, b"held-id": Id(*entry_id, True)}
+
+
+def _group_fields(stream: Stream, group: Group, now_ms: int) -> Fields:
     """The rules of a group, and how many of its pending entries are with readers or wait."""
     rules, dead = group.rules, dead_count(group.pending)
     return {
@@ -83,6 +98,7 @@ def _group_fields(group: Group, now_ms: int) -> Fields:
         b"waiting": group.pending.waiting_count - dead,
         b"dead": dead,
         b"dead-letters": sum(group.dead_letters.values()),
+        b"lost": lost_by(stream, group),
     }
 
 

@@ -29,7 +29,7 @@ from millstream.storage.groups.group_snapshot import load_group_in_steps
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.schedule import Schedule
 from millstream.storage.streams.schedule_snapshot import load_in_steps
-from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream import RetentionPolicy, Stream
 from millstream.storage.streams.stream_snapshot import load_stream
 
 BAD_STATE = "ERR the state does not belong to the entries of the stream"
@@ -118,6 +118,7 @@ def _note_ordering(keyspace: Keyspace, meta: dict[str, Any]) -> None:
         keyspace.has_rules
         or "schedule" in meta
         or any("rules" in group for group in meta["groups"])
+        or ("policy" in meta and RetentionPolicy.load(meta["policy"]).evict != 0)
     )
 
 

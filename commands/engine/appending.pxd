@@ -1,4 +1,4 @@
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.stream_effects cimport NewEntry
@@ -6,15 +6,7 @@ from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId
 from millstream.ids cimport Id
 from millstream.storage.reservations.held cimport Held
-from millstream.storage.streams.retention cimport TrimPoint
 from millstream.storage.streams.stream cimport RESERVING, Stream
-
-cdef enum:
-    # The maximum of blocks that a policy evicts in one step; the rest follows in later turns.
-    BLOCKS_AT_ONCE = 1000
-    # The pause between two lines about entries that groups missed.
-    MISSED_LOG_EVERY_MS = 60000
-
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count)
 cdef Id append_entry(Context ctx, Slice* key, Stream stream, const NewEntry* entry, bint dotted)
@@ -55,17 +47,3 @@ cdef inline Id append_new(Context ctx, Slice* key, Slice* items, Py_ssize_t coun
     entry.count = count
     new_id(ctx, stream, &entry.id)
     return append_entry(ctx, key, stream, &entry, dotted)
-
-
-cdef inline length_boundary(Stream stream, uint64_t keep):
-    """The boundary for `evict_to` at which `keep` entries stay."""
-    return "all" if keep == 0 else stream.boundary_for_length(keep)
-
-
-cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
-                       bint counts) except? 0xffffffffffffffff
-cdef uint64_t evict_to_length(Context ctx, bytes key, Stream stream, uint64_t keep,
-                              bint counts) except? 0xffffffffffffffff
-cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1
-cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max, bint counts,
-                          TrimPoint* cut) except? 0xffffffffffffffff

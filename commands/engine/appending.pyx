@@ -1,31 +1,26 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Appending to a stream and evicting from it, for TAPPEND, TAPPEV, XADD, XTRIM and others: these
-functions change the stream, record the effect, and mark the key ready for waiting readers. A stream
-with a policy is trimmed after each append.
+"""Appending to a stream, for TAPPEND, TAPPEV, XADD and others: these functions change the stream, record
+the effect, and mark the key ready for waiting readers. A stream with a policy is trimmed after each
+append (`policies`).
 """
 
-from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as NEVER, uint64_t
 
+from millstream.commands.engine.policies cimport keep_policy_after_append
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.stream_effects cimport (
-    record_append, record_append_once, record_evict_all, record_eviction, window_of,
+    record_append, record_append_once, window_of,
 )
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, step_up
 from millstream.ids cimport Id, make_id
 from millstream.storage.blocks.open_block cimport payload_of
-from millstream.storage.keyspace.keyspace_core cimport AT_ONCE
 from millstream.storage.reservations.held cimport Held, handed_out
-from millstream.storage.streams.head_eviction cimport (
-    evict_before, evict_every, evict_few, missed_by_trim,
-)
-from millstream.storage.streams.retention cimport find_trim_point, oldest_block
-from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, RetentionPolicy, Stream
+from millstream.storage.streams.stream cimport FOLLOWED, RESERVING, SEALED, Stream
 
 from millstream.commands.engine.refusals import held_error, sealed_error
 from millstream.commands.runtime.stream_effects import IDMP
-from millstream.errors import EXHAUSTED, CommandError, shown
-from millstream.storage.streams.head_eviction import overtaken_group
+from millstream.errors import EXHAUSTED, CommandError
 
 cdef Stream stream_to_append(Context ctx, Slice* key, Slice* items, Py_ssize_t count):
     """The stream for an entry with these words, created if necessary."""
@@ -143,128 +138,3 @@ cdef int count_appended(Context ctx, Slice* key, Stream stream, uint64_t count) 
         (<Held>stream.held).segments.tidy()
         return ctx.count_change(None, None, count)
     return ctx.count_change(ctx.db.key_of(key) if ctx.events else None, b"xadd", count)
-
-
-cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
-                       bint counts) except? 0xffffffffffffffff:
-    """Evict the entries below boundary (ms, seq), all for "all", none for None; returns their
-    number. counts: whether evicted entries count as changes; Redis does not count them after an
-    append, which is a change."""
-    cdef uint64_t evicted
-    if boundary is None:
-        return 0
-    if boundary == "all":
-        evicted = evict_every(stream)
-        if evicted:
-            record_evict_all(ctx.effects, ctx.db.index, key)
-            note_missed(ctx, key, stream)
-            ctx.count_change(key, b"xtrim", evicted if counts else 0)
-        return evicted
-    evicted = evict_before(stream, boundary[0], boundary[1])
-    if evicted:
-        note_evicted(ctx, key, stream, EntryId(boundary[0], boundary[1]), evicted, counts)
-    return evicted
-
-
-cdef uint64_t evict_to_length(Context ctx, bytes key, Stream stream, uint64_t keep,
-                              bint counts) except? 0xffffffffffffffff:
-    """Evict the oldest entries until at most `keep` are left; returns their number. counts: as in
-    `evict_to`."""
-    cdef uint64_t evicted
-    if stream.length <= keep:
-        return 0
-    evicted = evict_few(stream, stream.length - keep)
-    if evicted == 0:
-        return evict_to(ctx, key, stream, length_boundary(stream, keep), counts)
-    note_evicted(ctx, key, stream, EntryId(stream.head_ms, stream.head_seq), evicted, counts)
-    return evicted
-
-
-cdef inline int note_evicted(Context ctx, bytes key, Stream stream, EntryId first_kept,
-                             uint64_t evicted, bint counts) except -1:
-    """Record and count the eviction of all entries below an ID."""
-    record_eviction(ctx.effects, ctx.db.index, key, first_kept)
-    note_missed(ctx, key, stream)
-    return ctx.count_change(key, b"xtrim", evicted if counts else 0)
-
-
-cdef inline int note_missed(Context ctx, bytes key, Stream stream) except -1:
-    """Count the entries of a trim that groups had not read."""
-    cdef uint64_t missed = missed_by_trim(stream)
-    if missed:
-        ctx.keyspace.missed_entries += missed
-        ctx.keyspace.unlogged_missed += missed
-        if ctx.steady_ms >= ctx.keyspace.missed_log_ms:
-            log_missed(ctx, key, stream)
-    return 0
-
-
-cdef int log_missed(Context ctx, bytes key, Stream stream) except -1:
-    """Log that entries were missed, at most one line a minute."""
-    ctx.server.warn(
-        f"entries that group '{shown(overtaken_group(stream))}' of stream '{shown(key)}' had not read "
-        f"are evicted: {ctx.keyspace.unlogged_missed} entries, counted for each group, since the "
-        "last such line")
-    ctx.keyspace.unlogged_missed = 0
-    ctx.keyspace.missed_log_ms = ctx.steady_ms + MISSED_LOG_EVERY_MS
-    return 0
-
-
-cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1:
-    """Enforce the stream's policy as a part of an append."""
-    cdef TrimPoint cut
-    keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, False, &cut)
-    return 0
-
-
-cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max, bint counts,
-                          TrimPoint* cut) except? 0xffffffffffffffff:
-    """Enforce the stream's policy in at most blocks_max blocks and schedule the next check; returns
-    the number of evicted entries. The stream must come from a look-up for writing. counts: as in
-    `evict_to`."""
-    cdef RetentionPolicy policy = stream.policy
-    cdef uint64_t evicted = 0
-    find_trim_point(stream, ctx.now_ms, blocks_max, cut)
-    if cut.some:
-        evicted = evict_to(
-            ctx, key, stream, "all" if cut.all else (cut.first.ms, cut.first.seq), counts)
-    if cut.more:
-        policy.next_check_ms = ctx.keyspace.note_trim(AT_ONCE, ctx.db.index, key)
-    elif policy.max_age_ms and policy.next_check_ms > stream.last_ms + policy.max_age_ms:
-        # IDs ascend: a time that is not before the newest entry's holds for the oldest, too.
-        ctx.keyspace.schedule_trim(ctx.db.index, key, stream)
-    return evicted
-
-
-def trim_by_policy(Context ctx not None, bytes key not None, Stream stream not None) -> int:
-    """Enforce the policy of a stream, which must come from a look-up for writing; returns the
-    number of evicted blocks."""
-    cdef TrimPoint cut
-    keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, True, &cut)
-    return cut.blocks
-
-
-def policy_moment(Context ctx not None, bytes key not None) -> int:
-    """Handle the scheduled check of the stream at a key: enforce its policy and schedule the next
-    check. Returns the number of evicted blocks."""
-    cdef Stream stream = ctx.maintained_stream(key)
-    if stream is None or stream.policy is None:
-        return 0
-    stream.policy.next_check_ms = NEVER
-    return trim_by_policy(ctx, key, stream)
-
-
-def drop_oldest_block(Context ctx not None, bytes key not None) -> int:
-    """Evict the first block of a stream that has one, to free memory; returns the number of evicted
-    entries. Does not count as a use of the key."""
-    cdef Stream stream = ctx.maintained_stream(key)
-    cdef EntryId last
-    cdef bint is_open
-    cdef uint64_t evicted
-    if not oldest_block(stream, &last, &is_open):
-        return 0
-    evicted = evict_to(ctx, key, stream, (last.ms, last.seq) if step_up(&last) else "all",
-                       True)
-    if is_open:
-        stream.tail = None  # an empty open block would keep its memory
-    return evicted

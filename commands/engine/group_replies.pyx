@@ -28,7 +28,7 @@ from millstream.storage.groups.shared_groups cimport (
     GroupRow, MemberRow, SharedGroups, SharedMembers, group_row, member_row,
 )
 from millstream.storage.log.trim_nodes cimport node_count, radix_tree_nodes
-from millstream.storage.streams.head_eviction cimport counted_groups, missed_by
+from millstream.storage.streams.head_eviction cimport counted_groups, lost_by, missed_by
 from millstream.storage.streams.stream cimport Stream
 from millstream.storage.streams.stream_groups cimport group_count
 
@@ -366,7 +366,7 @@ cdef class StreamEnds:
 def group_figures(Group group not None, Stream stream not None, StreamEnds ends not None) -> tuple:
     """(consumers, pending entries, milliseconds of the last delivered ID, entries read or -1, lag or
     -1, milliseconds of the ID of the oldest entry that is pending or not delivered or -1, blocked
-    clients, entries missed, the second part of the ID of the
+    clients, entries missed, entries lost, the second part of the ID of the
     oldest entry) of a group, for the metrics. -1 stands for a number that is unknown or does not
     exist."""
     cdef EntryId offset
@@ -391,7 +391,7 @@ def group_figures(Group group not None, Stream stream not None, StreamEnds ends 
         oldest_seq = entry.seq
     return (group.pending.consumer_count(), group.pending.records.count, offset.ms,
             group.entries_read, lag, oldest_ms, group.pending.blocked_clients, missed_by(stream, group),
-            oldest_seq)
+            lost_by(stream, group), oldest_seq)
 
 
 cdef bint first_after(Stream stream, EntryId offset, EntryId* out) noexcept:

@@ -10,8 +10,8 @@ reply depends on when the timer ran.
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 
-from millstream.commands.engine.appending cimport keep_policy_after_append
 from millstream.commands.engine.dead_letters cimport end_due_deliveries
+from millstream.commands.engine.policies cimport keep_policy_after_append
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport (
     ABORT_CODE, EFFECT_BYTES, ID_WORD_BYTES, LEASE_CODE, Effects,

@@ -10,7 +10,7 @@ Redis, a trim does not: it removes only what it evicts.
 
 from __future__ import annotations
 
-from millstream.commands.engine.appending import evict_to
+from millstream.commands.engine.evicting import evict_to
 from millstream.commands.engine.lifecycle import (
     change_entries,
     live_group,

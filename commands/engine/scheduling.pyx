@@ -8,9 +8,8 @@ ID, as TAPPEND would. Only a server that accepts changes fires entries; its time
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint64_t
 
-from millstream.commands.engine.appending cimport (
-    check_append, count_appended, keep_policy_after_append, new_id, put_entry,
-)
+from millstream.commands.engine.appending cimport check_append, count_appended, new_id, put_entry
+from millstream.commands.engine.policies cimport keep_policy_after_append
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport (

@@ -8,7 +8,7 @@ not seen them gets a nil for the gap. As in Redis, trimming does not move `max-d
 
 from libc.stdint cimport UINT32_MAX, uint64_t
 
-from millstream.commands.engine.appending cimport evict_to, evict_to_length, length_boundary
+from millstream.commands.engine.evicting cimport evict_to, evict_to_length, length_boundary
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.entry_id cimport EntryId

@@ -67,8 +67,12 @@ cdef class Context:
 
     cdef inline Stream write_stream_at(self, Slice* key):
         """`write_stream` for a key in a request."""
-        return self.db.writable_at(key)
+        cdef Stream stream = self.db.writable_at(key)
+        if stream is not None and stream.policy is not None and stream.policy.evict:
+            self.mark_settling(self.db.key_of(key), stream)
+        return stream
 
+    cdef int mark_settling(self, bytes key, Stream stream) except -1
     cpdef Stream write_stream(self, bytes key)
     cpdef Stream open_stream(self, bytes key)
     cpdef Stream maintained_stream(self, bytes key)

@@ -14,7 +14,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.commands.runtime.arguments cimport Args
 from millstream.encoding cimport Slice
-from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
+from millstream.storage.keyspace.keyspace_core cimport NO_DATABASE, KeyspaceCore as Keyspace
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.runtime.effects import WAKES_READERS
@@ -147,7 +147,11 @@ cdef class Context:
     cdef Stream read_for_update_at(self, Slice* key):
         """`read_for_update` for a key in a request."""
         cdef Stream stream = self.read_stream_at(key)
-        if stream is None or self.keyspace.capture is None:
+        if stream is None:
+            return stream
+        if stream.policy is not None and stream.policy.evict:
+            self.mark_settling(self.db.key_of(key), stream)
+        if self.keyspace.capture is None:
             return stream
         return self.db.writable_at(key)
 
@@ -161,11 +165,20 @@ cdef class Context:
         """The stream at a key for a command that changes it; None when there is none, WRONGTYPE
         when the key holds something else. A running snapshot captures the stream first. As in
         Redis, the look-up of a write command is neither counted nor reported."""
-        return self.db.writable_stream(key)
+        cdef Slice view = Slice(key, len(key))
+        return self.write_stream_at(&view)
+
+    cdef int mark_settling(self, bytes key, Stream stream) except -1:
+        """Mark a stream with a policy that depends on groups: this is enforced after the command."""
+        if not stream.policy.is_marked:
+            stream.policy.is_marked = True
+            self.keyspace.settling.append((self.db.index, key, stream.policy))
+            self.keyspace.ready.append((NO_DATABASE, key))
+        return 0
 
     cpdef Stream open_stream(self, bytes key):
         """Like `write_stream`; the stream is created if it does not exist."""
-        cdef Stream stream = self.db.writable_stream(key)
+        cdef Stream stream = self.write_stream(key)
         if stream is None:
             stream = self.db.make_stream(key, self.keyspace.next_incarnation(self.steady_ms))
             # Creating the stream does not count as a change; the later append does. Readers that
@@ -195,6 +208,8 @@ cdef class Context:
         used_s = (<Stream>value).used_s
         stream = self.db.writable_stream(key)
         stream.used_s = used_s
+        if stream.policy is not None and stream.policy.evict:
+            self.mark_settling(key, stream)
         return stream
 
     cdef int count_hits(self, uint64_t count) except -1:

@@ -43,6 +43,7 @@ CODES = {
     b"GROUPRULES": 51, b"TAKE": 52, b"WAIT": 53, b"DEADLINE": 54,
     b"DEAD": 55, b"COPIED": 56,
     b"SCHEDULE": SCHEDULE_CODE, b"UNSCHEDULE": UNSCHEDULE_CODE, b"FIRE": FIRE_CODE,
+    b"XDELRANGE": 60,
 }
 cdef list NAMES = [None] * 128
 for _name, _code in CODES.items():

@@ -5,6 +5,7 @@ from millstream.storage.streams.stream import Stream
 
 EVICTIDS: bytes
 XDEL: bytes
+XDELRANGE: bytes
 SETID: bytes
 IDMPSET: bytes
 IDMP: bytes

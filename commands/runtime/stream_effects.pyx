@@ -25,9 +25,11 @@ from millstream.storage.groups.managed_entries cimport (
     claim_retry_number, extend, give_back, keep_dead, take_again,
 )
 from millstream.storage.log.entry_log cimport Walk
+from millstream.storage.log.trimming cimport delete_between
 from millstream.storage.reservations.held cimport Held, handed_out
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
 from millstream.storage.groups.pending cimport NO_RETRY, UNOWNED
+from millstream.storage.streams.head_eviction cimport note_pending
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
 from millstream.commands.runtime.effects import effect
@@ -328,6 +330,17 @@ def apply_xdel(Keyspace keyspace not None, int db, list words not None) -> None:
     stream = stream_at(keyspace, db, words[0])
     for word in words[1:]:
         stream.delete_id(*id_of(word))
+
+
+XDELRANGE = b"XDELRANGE"
+
+@effect(XDELRANGE)
+def apply_xdelrange(Keyspace keyspace not None, int db, list words not None) -> None:
+    """XDELRANGE key first last: delete all entries from first to last."""
+    cdef EntryId first, last
+    first.ms, first.seq = id_of(words[1])
+    last.ms, last.seq = id_of(words[2])
+    delete_between(stream_at(keyspace, db, words[0]), first, last)
 
 
 SETID = b"SETID"
@@ -662,11 +675,13 @@ def apply_wait(Keyspace keyspace not None, int db, list words not None) -> None:
     """WAIT key group ms delay-ms deliveries id [id ...]: entries of a managed group, pending or not,
     were given back and are due after a delay. deliveries: a number, `-` for one less, `=` for no
     change."""
+    cdef Stream stream = stream_at(keyspace, db, words[0])
     group = named_group(keyspace, db, words)
     keyspace.note_steady(int(words[2]))
     for word in words[5:]:
         ms, seq = id_of(word)
         give_back(group.pending, ms, seq, words[4], int(words[2]), int(words[3]))
+        note_pending(stream, ms, seq)
     keyspace.schedule(db, words[0], group)
 
 
@@ -727,6 +742,7 @@ def apply_claim(Keyspace keyspace not None, int db, list words not None) -> None
     """CLAIM key group consumer ms delivery-ms deliveries id [id ...]: a consumer claims entries. An
     entry that is not pending becomes pending, with one earlier delivery. deliveries: a number, `+`
     for one more, `=` for no change. In a managed group the entries get a new deadline."""
+    cdef Stream stream = stream_at(keyspace, db, words[0])
     group = named_group(keyspace, db, words)
     consumer = named_consumer(group, words[2])
     keyspace.note_steady(int(words[3]))
@@ -735,6 +751,7 @@ def apply_claim(Keyspace keyspace not None, int db, list words not None) -> None
     for word in words[6:]:
         ms, seq = id_of(word)
         group.pending.claim(ms, seq, consumer, int(words[4]), words[5], retry_number)
+        note_pending(stream, ms, seq)
     if retry_number != NO_RETRY:
         keyspace.schedule(db, words[0], group)
 
@@ -746,11 +763,13 @@ def apply_release(Keyspace keyspace not None, int db, list words not None) -> No
     """RELEASE key group ms deliveries id [id ...]: remove the owners of entries. An entry that is
     not pending becomes pending, without earlier deliveries. deliveries: a number, `-` for one less,
     `=` for no change."""
+    cdef Stream stream = stream_at(keyspace, db, words[0])
     group = named_group(keyspace, db, words)
     keyspace.note_steady(int(words[2]))
     for word in words[4:]:
         ms, seq = id_of(word)
         group.pending.release(ms, seq, words[3], int(words[2]))
+        note_pending(stream, ms, seq)
 
 
 cdef int record_ack(Effects effects, int db, bytes key, bytes group, Ids ids) except -1:

@@ -27,6 +27,7 @@ from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport find_pending
+from millstream.storage.streams.head_eviction cimport note_pending
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.clock_offset import shifted_ms
@@ -179,6 +180,7 @@ cdef claim_ids(Context ctx, Target target, Consumer consumer, Claims claims, Ids
             if not options.just_id and out.size < SMALL_BYTES:
                 encode_entry(out, &view, &entry, &id_text)
             claims.take(ctx, group, consumer, at_id, record, &at)
+            note_pending(stream, at_id.ms, at_id.seq)
     if options.just_id:
         return make_raw(encoded_ids(claims.claimed))
     if out.size >= SMALL_BYTES:

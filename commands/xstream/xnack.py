@@ -15,6 +15,7 @@ from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.stream_effects import RELEASE
 from millstream.commands.table.registry import command
 from millstream.errors import BAD_NUMIDS, NEEDS_IDS, TOO_FEW_IDS, CommandError, shown
+from millstream.storage.streams.head_eviction import note_pending
 
 BAD_RETRYCOUNT = "ERR Invalid RETRYCOUNT value, must be >= 0"
 # The new number of deliveries in the effect: a number, `-` for one less, `=` for no change.
@@ -50,6 +51,8 @@ def xnack(ctx: Context, args: Args) -> int:
     ids = args.ids_at(first, given)
     if group.timeout_ms:
         new = {entry_id for entry_id in ids if force and stream.has_entry(*entry_id)}
+        for entry_id in new:
+            note_pending(stream, *entry_id)
         giving = GiveBack(mode, None, retry_count)
         given_back = giving.from_any_owner(ctx, key, stream, group, ids, new)
         note_used(ctx, key, group)
@@ -59,6 +62,7 @@ def xnack(ctx: Context, args: Args) -> int:
     for entry_id in ids:
         if group.pending.has(*entry_id) or (force and stream.has_entry(*entry_id)):
             group.pending.release(*entry_id, count, ctx.steady_ms)
+            note_pending(stream, *entry_id)
             released.append(entry_id)
     if released:
         # Released entries can be claimed at once: the effect wakes the readers.

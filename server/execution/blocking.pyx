@@ -16,6 +16,7 @@ from collections import OrderedDict
 from functools import partial
 import logging
 
+from millstream.commands.engine.policies cimport settle_marked
 from millstream.commands.engine.search_work cimport has_work
 from millstream.commands.engine.waiting cimport SearchingRead
 from millstream.commands.runtime.context cimport Context, Session
@@ -24,7 +25,7 @@ from millstream.encoding cimport Output
 from millstream.server.execution.lookup cimport Row, Statistics
 from millstream.server.protocol.outbox cimport Client, Outbox
 from millstream.server.protocol.resp cimport put_error
-from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
+from millstream.storage.keyspace.keyspace_core cimport NO_DATABASE, DatabaseCore as Database
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.errors import CommandError
@@ -291,9 +292,20 @@ cdef class Serving:
             context.remade = set()
             try:
                 for db_index, key in marked:
-                    self.waiting.serve(self, db_index, key)
+                    if db_index != NO_DATABASE:
+                        self.waiting.serve(self, db_index, key)
             finally:
                 context.shared = context.remade = None
+            if context.keyspace.settling:
+                self.settle()
+        return 0
+
+    cdef int settle(self) except -1:
+        """Enforce the policies that depend on groups, after commands that may have settled entries."""
+        try:
+            settle_marked(self.context)
+        except Exception:
+            LOGGER.exception("the policy of a stream could not be kept")
         return 0
 
     cdef bint must_wait(self, Waiter waiter) except -1:

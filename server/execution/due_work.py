@@ -11,8 +11,8 @@ import logging
 from functools import partial
 from typing import Any, Protocol
 
-from millstream.commands.engine.appending import policy_moment
 from millstream.commands.engine.lifecycle import group_moment, lease_moment
+from millstream.commands.engine.policies import policy_moment
 from millstream.commands.engine.scheduling import firing_moment
 from millstream.commands.runtime.effects import Effects
 from millstream.server.execution.blocking import Serving

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from millstream.commands.engine.appending import drop_oldest_block
+from millstream.commands.engine.evicting import drop_oldest_block
 from millstream.commands.runtime.context import Context
 from millstream.memory_reserve import RESERVE
 from millstream.server.execution.admission import Admission

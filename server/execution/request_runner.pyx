@@ -276,6 +276,8 @@ cdef class RequestRunner:
                 args.pos = pos
                 mark = self.out.size
                 self.run_queued(client, row, args)
+                if self.context.keyspace.settling:
+                    self.serving.settle()
                 if client.producer is not None or later is not None:
                     later = put_later(later, self.out, mark, client.producer)
                     client.producer = None

@@ -285,9 +285,11 @@ def _group_writer(lines: Lines, waiting: WaitingSince) -> Callable[[str, Figures
     age = lines["millstream_group_oldest_unacked_age_seconds"].append
     blocked = lines["millstream_group_blocked_readers"].append
     missed = lines["millstream_group_entries_missed_total"].append
+    lost = lines["millstream_group_lost_total"].append
 
     def write(who: str, figures: Figures, now_ms: int, steady_ms: int) -> None:
-        members, entries, offset_ms, entries_read, unread, oldest_ms, readers, lost, seq = figures
+        members, entries, offset_ms, entries_read, unread, oldest_ms, readers, *gone = figures
+        missed_entries, lost_entries, seq = gone
         age_s = 0.0
         if oldest_ms >= 0:
             age_s = waiting.age_ms(who, (oldest_ms, seq), now_ms, steady_ms) / 1000
@@ -296,7 +298,8 @@ def _group_writer(lines: Lines, waiting: WaitingSince) -> Callable[[str, Figures
         offset(f"redis_stream_group_last_delivered_id{who} {offset_ms}\n")
         age(f"millstream_group_oldest_unacked_age_seconds{who} {age_s}\n")
         blocked(f"millstream_group_blocked_readers{who} {readers}\n")
-        missed(f"millstream_group_entries_missed_total{who} {lost}\n")
+        missed(f"millstream_group_entries_missed_total{who} {missed_entries}\n")
+        lost(f"millstream_group_lost_total{who} {lost_entries}\n")
         if entries_read >= 0:
             read(f"redis_stream_group_entries_read{who} {entries_read}\n")
         if unread >= 0:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from millstream.commands.draft.tpolicy import EVICTS
 from millstream.errors import DamageError, DataError, shown
 from millstream.glob import matcher
 from millstream.server.durability.directory_loader import LoadReport
@@ -278,5 +279,14 @@ def _policy_words(policy: RetentionPolicy | None) -> str:
     if policy is None:
         return ""
     limits = {"MAXLEN": policy.max_len, "MAXAGE": policy.max_age_ms, "MAXBYTES": policy.max_bytes}
+    hard = {
+        "HARDLEN": policy.hard_len,
+        "HARDAGE": policy.hard_age_ms,
+        "HARDBYTES": policy.hard_bytes,
+    }
     words = [f"{name} {limit}" for name, limit in limits.items() if limit]
-    return " ".join([*words, "EXACT" if policy.exact else "APPROX"])
+    words.append("EXACT" if policy.exact else "APPROX")
+    if policy.evict:
+        words.append(f"EVICT {EVICTS[policy.evict].decode()}")
+    words += [f"{name} {limit}" for name, limit in hard.items() if limit]
+    return " ".join(words)

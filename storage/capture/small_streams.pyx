@@ -52,7 +52,7 @@ cdef inline char* put_text(char* at, bytes text) noexcept:
 cdef bint is_small_group(Group group):
     cdef Details details = group.pending.details()
     cdef Consumer member
-    if (group.missed or has_delivery_rules(group) or group.pending.records.waiting
+    if (group.missed or group.pending.lost_pending() or has_delivery_rules(group) or group.pending.records.waiting
             or group.pending.records.count > PENDING_MAX
             or len(group.name) > NAME_BYTES_MAX):
         return False

@@ -38,6 +38,8 @@ cdef class Details:
     cdef DeliveryOrder order
     # The smallest idle time at which a waiting client claims an entry.
     cdef uint64_t claim_idle_ms
+    # The entries that were evicted while they were pending.
+    cdef uint64_t lost_pending
 
     cdef Consumer find(self, bytes name)
     cdef int add(self, Consumer consumer) except -1
@@ -63,6 +65,7 @@ cdef class Members:
     cdef int skip_number(self) except -1
     cdef uint32_t consumer_count(self) noexcept
     cdef dict large_counts(self)
+    cdef uint64_t lost_pending(self) noexcept
     cdef DeliveryOrder order(self)
     cdef uint64_t claim_idle(self) noexcept
     cpdef Consumer consumer(self, bytes name)

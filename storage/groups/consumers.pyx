@@ -175,6 +175,10 @@ cdef class Members:
         """Delivery counts that do not fit into a record, or None."""
         return (<Details>self.owners).large_counts if type(self.owners) is Details else None
 
+    cdef uint64_t lost_pending(self) noexcept:
+        """The number of entries that were evicted while they were pending."""
+        return (<Details>self.owners).lost_pending if type(self.owners) is Details else 0
+
     cdef DeliveryOrder order(self):
         """The order of the deliveries of one millisecond, or None."""
         return (<Details>self.owners).order if type(self.owners) is Details else None

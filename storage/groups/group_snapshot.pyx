@@ -46,6 +46,8 @@ cpdef dict dump_group(Group group):
     }
     if group.missed:
         meta["missed"] = group.missed
+    if group.pending.lost_pending():
+        meta["lost"] = group.pending.lost_pending()
     rules = rules_meta(group)
     if rules is not None:
         meta.update(packable(rules))
@@ -90,6 +92,8 @@ cdef Group load_consumers(dict meta, uint64_t now_ms):
     if "rules" in meta:
         load_rules(group, meta)
     group.missed = meta.get("missed", 0)
+    if meta.get("lost"):
+        group.pending.own_details().lost_pending = meta["lost"]
     if len(meta["consumers"]) > CONSUMERS_MAX + 1:
         raise ValueError(f"group {group.name!r} has too many consumers")
     for index, row in enumerate(meta["consumers"]):
@@ -218,6 +222,8 @@ cdef Group copy_group(Group group, uint64_t now_ms):
         if one is not None:
             # Keep the numbers, because records refer to consumers by number.
             made.pending.copy_consumer(one)
+    if group.pending.lost_pending():
+        made.pending.own_details().lost_pending = group.pending.lost_pending()
     made.pending.free_numbers()
     if group.pending.records != nothing_pending():
         copy_pending(made, group)

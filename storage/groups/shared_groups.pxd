@@ -37,6 +37,7 @@ cdef class GroupParts:
     cdef readonly SharedPending pending
     cdef list retry_pairs
     cdef dict large_counts
+    cdef uint64_t lost_pending
 
 
 cdef class SharedGroups:

@@ -103,6 +103,8 @@ cpdef SharedGroups shared_groups(dict groups, bint with_parts, uint64_t now_ms):
         made.names[made.count] = group.name
         if with_parts:
             made.parts[made.count] = shared_parts(group)
+            if made.parts[made.count] is not None:
+                (<GroupParts>made.parts[made.count]).lost_pending = group.pending.lost_pending()
             rules = rules_meta(group)
             if rules is not None:
                 if made.rules is None:
@@ -162,6 +164,8 @@ cdef class SharedGroups:
         }
         if row.missed:
             meta["missed"] = row.missed
+        if parts is not None and parts.lost_pending:
+            meta["lost"] = parts.lost_pending
         rules = self.rules_of(i)
         if rules is not None:
             meta.update(rules)
@@ -202,9 +206,11 @@ def packed_large(SharedGroups groups not None, size_t i, packer):
     cdef Py_ssize_t count = len(members.names)
     rules = groups.rules_of(i)
     rules = {} if rules is None else rules
-    yield packer.pack_map_header(9 + (row.missed > 0) + len(rules))
+    yield packer.pack_map_header(9 + (row.missed > 0) + (parts.lost_pending > 0) + len(rules))
     if row.missed:
         yield packer.pack("missed") + packer.pack(row.missed)
+    if parts.lost_pending:
+        yield packer.pack("lost") + packer.pack(parts.lost_pending)
     for name, value in rules.items():
         yield packer.pack(name) + packer.pack(value)
     for name, value in (

@@ -107,6 +107,7 @@ class Keyspace(KeyspaceCore):
         self.timer_requests = []
         self.deferred = []
         self.dead_letters.places.clear()
+        self.settling = []
         self.histories = ()
 
     def begin_history(self, name: str, first_seq: int) -> None:

@@ -9,6 +9,7 @@ from millstream.storage.streams.stream cimport Stream
 
 cdef enum:
     AT_ONCE = 0  # a time that has already passed
+    NO_DATABASE = -1  # in a ready mark that only says that streams are to be settled
 
 
 cdef class DatabaseCore:
@@ -96,6 +97,13 @@ cdef class KeyspaceCore:
     cdef public uint64_t missed_entries
     cdef public uint64_t unlogged_missed
     cdef public uint64_t missed_log_ms
+    # Entries evicted while groups held them, counted for each group.
+    cdef public uint64_t lost_entries
+    cdef public uint64_t unlogged_lost
+    cdef public uint64_t lost_log_ms
+    # The streams, (database, key, policy), with a policy that depends on groups, that a command may have
+    # changed.
+    cdef public list settling
     cdef public uint64_t hits
     cdef public uint64_t misses
 

@@ -7,7 +7,7 @@ from millstream.storage.keyspace.key_slots import KeySlots
 from millstream.storage.keyspace.retention_schedule import RetentionSchedule
 from millstream.storage.reservations.held import Held
 from millstream.storage.streams.schedule import Schedule
-from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream import RetentionPolicy, Stream
 
 def patched(old: bytes, offset: int, part: bytes) -> bytes: ...
 
@@ -65,6 +65,8 @@ class KeyspaceCore:
     redelivered_claimed: int
     missed_entries: int
     dead_letters: DeadLetterTotals
+    lost_entries: int
+    settling: list[tuple[int, bytes, RetentionPolicy]]
     incarnation: int
     ready: list[tuple[int, bytes]]
     timer_requests: list[tuple[int, int, bytes, bytes | None]]

@@ -235,6 +235,7 @@ cdef class KeyspaceCore:
         self.ready = []
         self.timer_requests = []
         self.deferred = []
+        self.settling = []
         self.retention_schedule = retention_schedule
         self.firing_schedule = firing_schedule
         self.touching = True
@@ -292,7 +293,7 @@ cdef class KeyspaceCore:
 
     cpdef int schedule_trim(self, int db_index, bytes key, Stream stream) except -1:
         """Schedule the next time at which a stream's policy evicts entries for their age."""
-        cdef uint64_t moment_ms = age_trim_ms(stream)
+        cdef uint64_t moment_ms = age_trim_ms(stream, self.now_ms)
         if moment_ms < stream.policy.next_check_ms:
             stream.policy.next_check_ms = self.note_trim(moment_ms, db_index, key)
         return 0

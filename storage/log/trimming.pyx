@@ -12,11 +12,12 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.block cimport Block
 from millstream.storage.blocks.layout cimport (
     Cursor, Entry, View, cursor_next, cursor_to_index, view_last_live_before, view_live_before,
+    view_nth_live,
 )
 from millstream.storage.blocks.skiplist_pages cimport (
     Place, block_at, no_place, place_before, same_place, view_block,
 )
-from millstream.storage.log.entry_log cimport EntryLog
+from millstream.storage.log.entry_log cimport EntryLog, Walk
 
 from millstream.storage.blocks.lazyfree import discard_part, is_deferring
 
@@ -185,13 +186,85 @@ cpdef uint64_t evict_all(EntryLog log) except? 0xffffffffffffffff:
 cpdef uint64_t evict_ids(EntryLog log, list ids) except? 0xffffffffffffffff:
     """Evict the entries with these ascending IDs (ms, seq), anywhere in the log; IDs without an
     entry are ignored. Returns the number evicted."""
+    cdef list found = remove_ids(log, ids)
+    if found and found[len(found) - 1] > (log.max_evicted_ms, log.max_evicted_seq):
+        log.max_evicted_ms, log.max_evicted_seq = found[len(found) - 1]
+    log.entries_evicted += <uint64_t>len(found)
+    return len(found)
+
+
+cpdef list delete_ids(EntryLog log, list ids):
+    """Like `delete_entry` for ascending IDs (ms, seq); returns those that were there. A block is
+    copied once for all its entries."""
+    cdef list found = remove_ids(log, ids)
+    if found:
+        note_deleted(log, <uint64_t>len(found), found[len(found) - 1])
+    return found
+
+
+cdef int note_deleted(EntryLog log, uint64_t count, tuple last) except -1:
+    """Count entries that were deleted, the last of which has this ID."""
+    log.entries_deleted += count
+    if last > (log.max_deleted_ms, log.max_deleted_seq):
+        log.max_deleted_ms, log.max_deleted_seq = last
+    return 0
+
+
+cdef uint64_t delete_between(EntryLog log, EntryId first, EntryId last) except? 0xffffffffffffffff:
+    """Delete the entries with first <= ID <= last; returns their number. Blocks of which all entries are
+    between these IDs are removed as they are."""
     cdef uint64_t before = log.length
+    cdef Walk walk
+    cdef list ids = None
+    while True:
+        log.walk_start(&walk, first)
+        if not log.walk_next(&walk) or id_less(
+                last.ms, last.seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
+            break
+        if not walk.in_tail and not id_less(
+                walk.view.first_ms, walk.view.first_seq, first.ms, first.seq) and not id_less(
+                last.ms, last.seq, walk.view.last_ms, walk.view.last_seq):
+            ids = [remove_block(log, walk.place, &walk.view)]
+        else:
+            ids = remove_ids(log, ids_between(&walk, last))
+    if ids is not None:
+        note_deleted(log, before - log.length, ids[len(ids) - 1])
+    return before - log.length
+
+
+cdef tuple remove_block(EntryLog log, Place place, const View* view):
+    """Remove a sealed block with at least one entry; returns the ID of its last entry."""
+    cdef Entry entry
+    cdef uint64_t hidden = 0
+    view_nth_live(view, 0, 0, view.live - 1, &entry)
+    if same_place(place, log.sealed.first()):
+        hidden = log.head_gone
+        log.head_gone = 0
+    log.length -= view.live - hidden
+    log.sealed.remove(place)
+    return entry.ms, entry.seq
+
+
+cdef list ids_between(Walk* walk, EntryId last):
+    """The IDs from a walk's entry to `last` in the block of the walk."""
+    cdef list ids = []
+    while not id_less(last.ms, last.seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
+        if not walk.cursor.entry.deleted:
+            ids.append((walk.cursor.entry.ms, walk.cursor.entry.seq))
+        if not cursor_next(&walk.cursor, &walk.view):
+            break
+    return ids
+
+
+cdef list remove_ids(EntryLog log, list ids):
+    """Remove the entries with these ascending IDs; returns the IDs (ms, seq) of those that were
+    there."""
     cdef Py_ssize_t at = 0
     cdef Place place
-    cdef uint64_t evicted
     cdef View view
     cdef Entry entry
-    found = [(ms, seq) for ms, seq in ids if log.find(EntryId(ms, seq), &view, &entry)]
+    cdef list found = [
+        (ms, seq) for ms, seq in ids if log.find(EntryId(ms, seq), &view, &entry)]
     while at < len(found):
         ms, seq = found[at]
         if log.is_in_tail(EntryId(ms, seq)):
@@ -199,11 +272,7 @@ cpdef uint64_t evict_ids(EntryLog log, list ids) except? 0xffffffffffffffff:
             break
         place = log.sealed.seek(ms, seq, NULL)
         at += evict_in_block(log, place, found, at)
-    if found and found[len(found) - 1] > (log.max_evicted_ms, log.max_evicted_seq):
-        log.max_evicted_ms, log.max_evicted_seq = found[len(found) - 1]
-    evicted = before - log.length
-    log.entries_evicted += evicted
-    return evicted
+    return found
 
 
 cdef int evict_in_tail(EntryLog log, list ids) except -1:

@@ -25,11 +25,23 @@ cpdef uint64_t evict_before(Stream stream, uint64_t ms, uint64_t seq) except? 0x
     cdef EntryId first = EntryId(ms, seq)
     cdef uint64_t evicted
     prepare(stream, first, False)
-    # With a limit of bytes, evicted blocks must leave the totals at once.
-    evicted = evict_below(stream, first, stream.policy is None or stream.policy.max_bytes == 0)
+    evicted = evict_below(stream, first, may_free_later(stream))
     if stream.missed is not None:
         stream.missed.after_trim(evicted)
     return evicted
+
+
+cdef inline bint may_free_later(Stream stream) noexcept:
+    """With a limit of bytes, evicted blocks must leave the totals at once."""
+    return stream.policy is None or not (stream.policy.max_bytes or stream.policy.hard_bytes)
+
+
+cdef uint64_t evict_settled(Stream stream, const EntryId* first) except? 0xffffffffffffffff:
+    """Evict the entries below `first`, all for NULL; returns their number. No group holds one of them, so
+    none is missed."""
+    if first == NULL:
+        return evict_all(stream)
+    return evict_below(stream, first[0], may_free_later(stream))
 
 
 cdef uint64_t evict_few(Stream stream, uint64_t count) noexcept:
@@ -59,6 +71,22 @@ cdef uint64_t missed_by_trim(Stream stream) noexcept:
     """The number of entries that groups had not read when the newest trim evicted them, counted for
     each group."""
     return 0 if stream.missed is None else stream.missed.missed_now
+
+
+cdef uint64_t lost_by_trim(Stream stream) noexcept:
+    """The number of entries that groups held when the newest trim evicted them, counted for each
+    group."""
+    return 0 if stream.missed is None else stream.missed.missed_now + stream.missed.lost_pending_now
+
+
+cpdef int note_pending(Stream stream, uint64_t ms, uint64_t seq) noexcept:
+    """Note an entry that a group may have made pending again, without reading it."""
+    return 0 if stream.missed is None else stream.missed.lower(EntryId(ms, seq))
+
+
+cpdef uint64_t lost_by(Stream stream, group) noexcept:
+    """The number of entries that were evicted while a group of the stream held them."""
+    return missed_by(stream, group) + (<Group>group).pending.lost_pending()
 
 
 cpdef uint64_t missed_by(Stream stream, group) noexcept:

@@ -7,4 +7,5 @@ def unheld(
     keep: int | None = None,
     minid: tuple[int, int] | None = None,
     limit: int = 0,
+    steps_max: int = 0,
 ) -> tuple[list[tuple[int, int]], int]: ...

@@ -27,7 +27,7 @@ from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport advance_pending, count_pending, count_up_to
 from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.log.trim_nodes cimport nodes_of
-from millstream.storage.streams.stream cimport RetentionPolicy, Stream
+from millstream.storage.streams.stream cimport EVICT_ANY, RetentionPolicy, Stream
 
 from millstream.storage.blocks.lazyfree import free_parts
 
@@ -84,30 +84,49 @@ cdef bint oldest_block(Stream stream, EntryId* last, bint* is_open) noexcept:
     return True
 
 
-cdef uint64_t age_trim_ms(Stream stream) noexcept:
+cdef uint64_t age_trim_ms(Stream stream, uint64_t now_ms) noexcept:
     """The time from which the policy of a stream evicts entries for their age; NEVER if there is
-    none."""
+    none. Entries that are too old now and that a group holds do not count: no time lets them go."""
     cdef RetentionPolicy policy = stream.policy
-    cdef EntryId oldest
-    cdef bint is_open
-    cdef bint found
-    if policy is None or policy.max_age_ms == 0:
+    cdef uint64_t young_ms = 0
+    if policy is None:
         return NEVER
-    if policy.exact:
-        found = stream.first_entry(&oldest)
+    if policy.evict == EVICT_ANY:
+        return too_old_ms(stream, policy.max_age_ms, policy.exact, 0)
+    if policy.max_age_ms and now_ms >= policy.max_age_ms:
+        young_ms = now_ms - policy.max_age_ms + 1
+    return min(too_old_ms(stream, policy.max_age_ms, policy.exact, young_ms),
+               too_old_ms(stream, policy.hard_age_ms, policy.exact, 0))
+
+
+cdef uint64_t too_old_ms(Stream stream, uint64_t age_ms, bint exact, uint64_t from_ms) noexcept:
+    """The time at which the oldest entry, or with `exact` False the oldest block, with this time or a
+    later one has this age; NEVER if there is none or age_ms is 0."""
+    cdef Walk walk
+    cdef uint64_t oldest_ms
+    if age_ms == 0:
+        return NEVER
+    stream.walk_start(&walk, EntryId(from_ms, 0))
+    if exact:
+        if not stream.walk_next(&walk):
+            return NEVER
+        oldest_ms = walk.cursor.entry.ms
     else:
-        found = oldest_block(stream, &oldest, &is_open)
-    if not found or oldest.ms > NEVER - policy.max_age_ms:
-        return NEVER
-    return oldest.ms + policy.max_age_ms
+        while walk.valid and walk.view.last_ms < from_ms:
+            stream.walk_block(&walk)
+        if not walk.valid:
+            return NEVER
+        oldest_ms = walk.view.last_ms
+    return NEVER if oldest_ms > NEVER - age_ms else oldest_ms + age_ms
 
 
-cdef int find_trim_point(Stream stream, uint64_t now_ms, uint32_t blocks_max, TrimPoint* cut) except -1:
-    """Find the entries that the stream's policy evicts now, in at most blocks_max blocks."""
-    cdef RetentionPolicy policy = stream.policy
+cdef int find_trim_point(Stream stream, const Limits* limits, uint64_t now_ms, const EntryId* held,
+                         uint32_t blocks_max, TrimPoint* cut) except -1:
+    """Find the entries at the head that limits evict now, in at most blocks_max blocks. All of them are
+    below `held`, unless it is NULL."""
     cdef Place place = stream.head_place()
     cdef uint64_t left = stream.length
-    cdef uint64_t total = whole_bytes(stream) if policy.max_bytes else 0
+    cdef uint64_t total = whole_bytes(stream) if limits.max_bytes else 0
     cdef uint64_t hidden = stream.head_gone
     cdef uint64_t size
     cdef View view
@@ -124,8 +143,12 @@ cdef int find_trim_point(Stream stream, uint64_t now_ms, uint32_t blocks_max, Tr
             size = <uint64_t>stream.tail.data_size()
         else:
             return 0
-        if not is_over(policy, &view, now_ms, left - (view.live - hidden), total - size):
+        if not is_over(limits, &view, now_ms, left - (view.live - hidden), total - size):
             break
+        if held != NULL and not id_less(view.last_ms, view.last_seq, held.ms, held.seq):
+            if limits.exact:
+                cut_before(held.ms, held.seq, cut)
+            return 0
         if cut.blocks == blocks_max:
             cut.more = True
             return 0
@@ -137,20 +160,24 @@ cdef int find_trim_point(Stream stream, uint64_t now_ms, uint32_t blocks_max, Tr
         total -= size
         hidden = 0
         place = place_after(place)
-    if policy.exact:
-        cut_by_length(policy, &view, left, hidden, cut)
-        cut_by_age(policy, &view, now_ms, cut)
-        cut_by_bytes(policy, &view, total, cut)
+    if limits.exact:
+        cut_by_length(limits, &view, left, hidden, cut)
+        cut_by_age(limits, &view, now_ms, cut)
+        cut_by_bytes(limits, &view, total, cut)
+        if held != NULL and cut.some and (cut.all or id_less(
+                held.ms, held.seq, cut.first.ms, cut.first.seq)):
+            cut.all = False
+            cut.first = held[0]
     return 0
 
 
-cdef bint is_over(RetentionPolicy policy, const View* view, uint64_t now_ms, uint64_t left,
+cdef bint is_over(const Limits* limits, const View* view, uint64_t now_ms, uint64_t left,
                   uint64_t total) noexcept:
     """True if to evict a whole block; left and total are the entries and bytes after it."""
-    return ((policy.max_len and left >= policy.max_len)
-            or (policy.max_bytes and total >= policy.max_bytes)
-            or (policy.max_age_ms and now_ms >= policy.max_age_ms
-                and view.last_ms <= now_ms - policy.max_age_ms))
+    return ((limits.max_len and left >= limits.max_len)
+            or (limits.max_bytes and total >= limits.max_bytes)
+            or (limits.max_age_ms and now_ms >= limits.max_age_ms
+                and view.last_ms <= now_ms - limits.max_age_ms))
 
 
 cdef void cut_after(const View* view, TrimPoint* cut) noexcept:
@@ -170,33 +197,33 @@ cdef void cut_before(uint64_t ms, uint64_t seq, TrimPoint* cut) noexcept:
         cut.first.seq = seq
 
 
-cdef void cut_by_length(RetentionPolicy policy, const View* view, uint64_t left, uint64_t hidden,
+cdef void cut_by_length(const Limits* limits, const View* view, uint64_t left, uint64_t hidden,
                         TrimPoint* cut) noexcept:
     """Find the first entry of the block to keep; hidden: its entries that were evicted before."""
     cdef Entry entry
-    if policy.max_len and left > policy.max_len and view_nth_live(
-            view, 0, 0, hidden + left - policy.max_len, &entry):
+    if limits.max_len and left > limits.max_len and view_nth_live(
+            view, 0, 0, hidden + left - limits.max_len, &entry):
         cut_before(entry.ms, entry.seq, cut)
 
 
-cdef void cut_by_age(RetentionPolicy policy, const View* view, uint64_t now_ms, TrimPoint* cut) noexcept:
+cdef void cut_by_age(const Limits* limits, const View* view, uint64_t now_ms, TrimPoint* cut) noexcept:
     cdef Entry entry
-    if policy.max_age_ms and now_ms >= policy.max_age_ms and view_nth_live(
+    if limits.max_age_ms and now_ms >= limits.max_age_ms and view_nth_live(
             view, cut.first.ms, cut.first.seq, 0, &entry) and (
-            entry.ms <= now_ms - policy.max_age_ms):
-        cut_before(now_ms - policy.max_age_ms + 1, 0, cut)
+            entry.ms <= now_ms - limits.max_age_ms):
+        cut_before(now_ms - limits.max_age_ms + 1, 0, cut)
 
 
-cdef void cut_by_bytes(RetentionPolicy policy, const View* view, uint64_t total, TrimPoint* cut) noexcept:
+cdef void cut_by_bytes(const Limits* limits, const View* view, uint64_t total, TrimPoint* cut) noexcept:
     """Find the first entry of the block to keep; total: the bytes of this block and of those after
     it."""
     cdef Cursor cursor
     cdef uint64_t excess
     cdef uint64_t offset
     cdef bint passed = False
-    if not policy.max_bytes or total <= policy.max_bytes:
+    if not limits.max_bytes or total <= limits.max_bytes:
         return
-    excess = total - policy.max_bytes
+    excess = total - limits.max_bytes
     cursor_seek(&cursor, view, cut.first.ms, cut.first.seq)
     offset = cursor.at - view.entries
     while cursor_next(&cursor, view):
@@ -228,12 +255,13 @@ def bytes_of(Stream stream not None) -> int:
 
 # Evict until `keep` entries are left (by_length), or up to the first ID that is at least
 # `first_kept`. At most `limit` entries are evicted (0: no limit); a node that might exceed the
-# limit is not trimmed.
+# limit is not trimmed. At most `steps_max` entries are checked individually (0: no limit).
 cdef struct Goal:
     bint by_length
     uint64_t keep
     EntryId first_kept
     uint64_t limit
+    uint64_t steps_max
 
 
 cdef class Holders:
@@ -322,6 +350,7 @@ cdef list find_unheld(Stream stream, const Goal* goal, Holders holders):
             more = take_from_nodes(stream, &walk, hidden, goal, holders, most, gone)
         elif hidden or walk.view.live != walk.view.count or not holders.are_pending(&walk.view):
             more = take_all(&walk, holders, most, gone)
+        more = more and not (goal.steps_max and holders.steps >= goal.steps_max)
         stream.walk_block(&walk)
     return gone
 
@@ -397,13 +426,16 @@ cdef bint next_entry(Walk* walk) noexcept:
     return False
 
 
-def unheld(Stream stream not None, keep=None, minid=None, uint64_t limit=0) -> tuple[list[tuple[int, int]], int]:
+def unheld(Stream stream not None, keep=None, minid=None, uint64_t limit=0,
+           uint64_t steps_max=0) -> tuple[list[tuple[int, int]], int]:
     """The IDs (ms, seq) to evict, in order, and the number of entries that were checked individually.
-    Either `keep` or `minid` is given, as in a Goal."""
+    Either `keep` or `minid` is given, as in a Goal. The search ends after the block in which
+    `steps_max` is reached."""
     cdef Goal goal
     cdef Holders holders = Holders(stream)
     goal.by_length = keep is not None
     goal.keep = keep or 0
     goal.first_kept.ms, goal.first_kept.seq = minid or (0, 0)
     goal.limit = limit
+    goal.steps_max = steps_max
     return find_unheld(stream, &goal, holders), holders.steps

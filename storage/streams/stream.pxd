@@ -12,12 +12,31 @@ cdef enum:
     FOLLOWED = 4  # readers have a promise that no entry up to an ID will be added
 
 
+cdef enum:
+    # RetentionPolicy.evict: what the limits may evict.
+    EVICT_ANY = 0
+    EVICT_ACKED = 1  # only what no group holds
+    EVICT_DONE = 2  # the same; and what all groups have settled leaves at once
+
+
 cdef class RetentionPolicy:
     cdef readonly uint64_t max_len
     cdef readonly uint64_t max_age_ms
     cdef readonly uint64_t max_bytes
     cdef readonly bint exact
+    cdef readonly uint8_t evict
+    cdef readonly uint64_t hard_len
+    cdef readonly uint64_t hard_age_ms
+    cdef readonly uint64_t hard_bytes
     cdef public uint64_t next_check_ms  # when its stream is checked next; NEVER: not scheduled
+    # For EVICT ACKED and DONE (settled). The groups of the stream, None: not known; the number of the
+    # one that held the oldest entry.
+    cdef list groups
+    cdef Py_ssize_t holder
+    cdef bint is_marked  # among KeyspaceCore.settling
+    # A search for settled blocks after a held entry is scheduled; it begins at this ID.
+    cdef bint sweep_due
+    cdef EntryId sweep_from
 
 
 cdef class Stream(EntryLog):

@@ -14,11 +14,23 @@ class RetentionPolicy:
     max_age_ms: int
     max_bytes: int
     exact: bool
+    evict: int
+    hard_len: int
+    hard_age_ms: int
+    hard_bytes: int
     next_check_ms: int
     def __init__(
-        self, max_len: int = 0, max_age_ms: int = 0, max_bytes: int = 0, exact: bool = False
+        self,
+        max_len: int = 0,
+        max_age_ms: int = 0,
+        max_bytes: int = 0,
+        exact: bool = False,
+        evict: int = 0,
+        hard_len: int = 0,
+        hard_age_ms: int = 0,
+        hard_bytes: int = 0,
     ) -> None: ...
-    def is_limit(self) -> bool: ...
+    def is_set(self) -> bool: ...
     def dump(self) -> list[Any]: ...
     @staticmethod
     def load(row: list[Any]) -> RetentionPolicy: ...

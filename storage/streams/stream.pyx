@@ -31,23 +31,35 @@ cdef class RetentionPolicy:
 
     max_len counts entries, max_age_ms is compared with the milliseconds of an ID, max_bytes is
     compared with `retention.kept_bytes`. exact: evict single entries, otherwise only whole blocks.
+    The hard limits evict also what groups hold; they are 0 unless `evict` says that the others do not.
     """
 
     def __init__(self, uint64_t max_len=0, uint64_t max_age_ms=0, uint64_t max_bytes=0,
-                 bint exact=False):
+                 bint exact=False, uint8_t evict=EVICT_ANY, uint64_t hard_len=0,
+                 uint64_t hard_age_ms=0, uint64_t hard_bytes=0):
+        if evict > EVICT_DONE or evict == EVICT_ANY and (hard_len or hard_age_ms or hard_bytes):
+            raise ValueError(f"a policy cannot have EVICT {evict} and these hard limits")
         self.max_len = max_len
         self.max_age_ms = max_age_ms
         self.max_bytes = max_bytes
         self.exact = exact
+        self.evict = evict
+        self.hard_len = hard_len
+        self.hard_age_ms = hard_age_ms
+        self.hard_bytes = hard_bytes
         self.next_check_ms = MAX
 
-    def is_limit(self) -> bool:
-        """True if any limit is set."""
-        return self.max_len > 0 or self.max_age_ms > 0 or self.max_bytes > 0
+    def is_set(self) -> bool:
+        """True if there is any limit, or if groups matter."""
+        return (self.max_len > 0 or self.max_age_ms > 0 or self.max_bytes > 0
+                or self.evict != EVICT_ANY)
 
     def dump(self) -> list:
         """The form in a stream's map (docs/formats.md)."""
-        return [self.max_len, self.max_age_ms, self.max_bytes, self.exact]
+        row = [self.max_len, self.max_age_ms, self.max_bytes, self.exact]
+        if self.evict != EVICT_ANY:
+            row += [self.evict, self.hard_len, self.hard_age_ms, self.hard_bytes]
+        return row
 
     @staticmethod
     def load(row) -> RetentionPolicy:
@@ -56,6 +68,12 @@ cdef class RetentionPolicy:
             return RetentionPolicy(*row)
         except OverflowError as error:
             raise ValueError(f"the policy {row} is out of range") from error
+
+
+cdef inline void forget_groups(RetentionPolicy policy):
+    """The groups of the stream have changed."""
+    if policy is not None:
+        policy.groups = None
 
 
 @cython.no_gc
@@ -118,6 +136,7 @@ cdef class Stream(EntryLog):
     cdef int add_group(self, group) except -1:
         """Add a group with a new name."""
         self.group_set = with_group(self.group_set, group)
+        forget_groups(self.policy)
         if self.missed is not None:
             self.missed.enter(group)
         self.has_group_ttl = self.has_group_ttl or ttl_ms_of(<Group?>group) > 0
@@ -162,6 +181,7 @@ cdef class Stream(EntryLog):
         if self.missed is not None:
             self.missed.leave(self.group(name))
         self.group_set = without_group(self.group_set, name)
+        forget_groups(self.policy)
         return True
 
     cpdef bint is_held(self, uint64_t ms, uint64_t seq) noexcept:

@@ -52,11 +52,11 @@ cdef dict stream_meta(Stream stream, bint shared, producers, groups):
 
 
 def has_delivery_rules(Stream stream not None) -> bool:
-    """True if a group has rules of delivery, or an entry that waits by earlier ones, or the stream has
-    or had scheduled entries. A snapshot of it cannot be read by versions of millstream without
-    them."""
+    """True if a group has rules of delivery, or an entry that waits by earlier ones, or if groups
+    matter for the policy, or the stream has or had scheduled entries. A snapshot of it cannot be read
+    by versions of millstream without them."""
     cdef Group group
-    if stream.schedule is not None:
+    if stream.schedule is not None or stream.policy is not None and stream.policy.evict:
         return True
     for group in all_groups(stream.group_set):
         if group_has_rules(group) or group.pending.records.waiting:

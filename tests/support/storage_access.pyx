@@ -31,7 +31,9 @@ from millstream.storage.log.log_search cimport Search, begin_search, search_bloc
 from millstream.storage.reservations.held cimport Held
 from millstream.storage.reservations.held_segment_list cimport SegmentList
 from millstream.storage.reservations.held_segments cimport Run, Slot, Writer, list_of_words, size_of
-from millstream.storage.streams.retention cimport TrimPoint, age_trim_ms, find_trim_point
+from millstream.storage.streams.retention cimport (
+    Limits, TrimPoint, age_trim_ms, find_trim_point, limits_of,
+)
 from millstream.storage.streams.stream cimport RESERVING, Stream
 from millstream.storage.streams.stream_groups cimport all_groups
 
@@ -160,7 +162,7 @@ cdef int check_log(EntryLog log) except -1:
 
 def due_moment_ms(Stream stream not None) -> int | None:
     """`age_trim_ms`; None for never."""
-    moment_ms = age_trim_ms(stream)
+    moment_ms = age_trim_ms(stream, 0)
     return None if moment_ms == NEVER else moment_ms
 
 
@@ -168,7 +170,8 @@ def cut_of(Stream stream not None, uint64_t now_ms, uint32_t blocks_max=0xffffff
     """The result of `find_trim_point`: (first ID to keep, "all" or None; whether there may be
     more)."""
     cdef TrimPoint cut
-    find_trim_point(stream, now_ms, blocks_max, &cut)
+    cdef Limits limits = limits_of(stream.policy)
+    find_trim_point(stream, &limits, now_ms, NULL, blocks_max, &cut)
     first = "all" if cut.all else (cut.first.ms, cut.first.seq) if cut.some else None
     return first, bool(cut.more)
 

@@ -312,7 +312,7 @@ def test_limits_not_named_stay_and_zero_removes_one(player: InProcessClient) -> 
 
 SYNTAX_ERROR = (
     "ERR syntax error, the syntax is: TPOLICY key [MAXLEN n] [MAXAGE ms] [MAXBYTES n] "
-    "[EXACT|APPROX]"
+    "[EXACT|APPROX] [EVICT ANY|ACKED|DONE] [HARDLEN n] [HARDAGE ms] [HARDBYTES n]"
 )
 
 

@@ -1,0 +1,19 @@
+from libc.stdint cimport uint64_t
+
+from millstream.commands.runtime.context cimport Context
+from millstream.storage.streams.stream cimport Stream
+
+cdef enum:
+    # The pause between two lines about entries that groups missed.
+    MISSED_LOG_EVERY_MS = 60000
+
+
+cdef inline length_boundary(Stream stream, uint64_t keep):
+    """The boundary for `evict_to` at which `keep` entries stay."""
+    return "all" if keep == 0 else stream.boundary_for_length(keep)
+
+
+cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
+                       bint counts) except? 0xffffffffffffffff
+cdef uint64_t evict_to_length(Context ctx, bytes key, Stream stream, uint64_t keep,
+                              bint counts) except? 0xffffffffffffffff

@@ -1,0 +1,3 @@
+from millstream.storage.streams.stream import Stream
+
+def oldest_held_entry(stream: Stream) -> tuple[bytes, tuple[int, int]] | None: ...
