@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
 from millstream.client.core.decoding import (
     read_blocks,
@@ -402,36 +402,30 @@ def tinfo_producer(key: Key, producer: Key) -> Command[int | None]:
     )
 
 
-Evict = Literal["ANY", "ACKED", "DONE"]
+class PolicyChanges(TypedDict, total=False):
+    """The options of TPOLICY; those that are missing or None stay as they are."""
+
+    maxlen: int | None
+    maxage: int | None
+    maxbytes: int | None
+    exact: bool | None
+    evict: Literal["ANY", "ACKED", "DONE"] | None
+    hardlen: int | None
+    hardage: int | None
+    hardbytes: int | None
 
 
-def tpolicy(
-    key: Key,
-    maxlen: int | None,
-    maxage: int | None,
-    maxbytes: int | None,
-    exact: bool | None,
-    evict: Evict | None,
-    hardlen: int | None,
-    hardage: int | None,
-    hardbytes: int | None,
-) -> Command[dict[str, Any] | bool | None]:
+def tpolicy(key: Key, changes: PolicyChanges) -> Command[dict[str, Any] | bool | None]:
     words: list[Word] = []
-    limits = {
-        "MAXLEN": maxlen,
-        "MAXAGE": maxage,
-        "MAXBYTES": maxbytes,
-        "HARDLEN": hardlen,
-        "HARDAGE": hardage,
-        "HARDBYTES": hardbytes,
-    }
-    for name, limit in limits.items():
-        if limit is not None:
-            words += [name, limit]
-    if evict is not None:
-        words += ["EVICT", evict]
-    if exact is not None:
-        words.append("EXACT" if exact else "APPROX")
+    for name, value in changes.items():
+        if name not in PolicyChanges.__annotations__:
+            raise TypeError(f"tpolicy() got an unexpected keyword argument {name!r}")
+        if value is None:
+            continue
+        if name == "exact":
+            words.append("EXACT" if value else "APPROX")
+        else:
+            words += [name.upper(), str(value)]
     read = (lambda reply: text(reply) == "OK") if words else read_policy
     return command("TPOLICY", key, *words, read=read)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Literal, overload
+from typing import Any, Generic, Literal, Unpack, overload
 
 from millstream.client.core import requests
 from millstream.client.core.steps import Command, R
@@ -416,22 +416,13 @@ class StreamCommands(Generic[T]):
     @overload
     def tpolicy(self, key: Key) -> dict[str, Any] | None: ...
     @overload
-    def tpolicy(
-        self, key: Key, *, maxlen: int | None = None, maxage: int | None = None,
-        maxbytes: int | None = None, exact: bool | None = None,
-        evict: requests.Evict | None = None, hardlen: int | None = None,
-        hardage: int | None = None, hardbytes: int | None = None,
-    ) -> bool: ...  # fmt: skip
-    def tpolicy(
-        self, key: Key, *, maxlen: int | None = None, maxage: int | None = None,
-        maxbytes: int | None = None, exact: bool | None = None,
-        evict: requests.Evict | None = None, hardlen: int | None = None,
-        hardage: int | None = None, hardbytes: int | None = None,
-    ) -> Any:  # fmt: skip
+    def tpolicy(self, key: Key, **changes: Unpack[requests.PolicyChanges]) -> bool: ...
+    def tpolicy(self, key: Key, **changes: Unpack[requests.PolicyChanges]) -> Any:
         """Set limits of the retention policy. Without any, returns the policy or None.
 
-        evict: "ACKED" lets them take only what no group holds, and "DONE" removes besides what
-        all groups have acknowledged.
+        maxlen, maxage (ms), maxbytes: the limits. exact: evict single entries, not only whole
+        blocks. evict: "ACKED" lets the limits take only what no group holds, and "DONE" also
+        removes what all groups have acknowledged; hardlen, hardage and hardbytes take more.
 
         >>> _ = ms.tappend("meter", {"level": 7})
         >>> ms.tpolicy("meter", maxlen=1000)
@@ -439,11 +430,7 @@ class StreamCommands(Generic[T]):
         >>> ms.tpolicy("meter")["maxlen"]
         1000
         """
-        return self._ask(
-            requests.tpolicy(
-                key, maxlen, maxage, maxbytes, exact, evict, hardlen, hardage, hardbytes
-            )
-        )
+        return self._ask(requests.tpolicy(key, changes))
 
 
 NAMES = [name.upper() for name in vars(StreamCommands) if name[0] != "_"]

@@ -59,7 +59,7 @@ def _take_policy(args: Args, before: RetentionPolicy) -> RetentionPolicy:
     if not evict and any(limits[3:]):
         raise CommandError(NEEDS_EVICT)
     max_len, max_age_ms, max_bytes, *hard = limits
-    return RetentionPolicy(max_len, max_age_ms, max_bytes, exact, evict, *hard)
+    return RetentionPolicy(max_len, max_age_ms, max_bytes, exact, evict, hard)
 
 
 def _take_limit(args: Args, name: str) -> int:
@@ -131,13 +131,13 @@ def _effect_words(policy: RetentionPolicy) -> list[bytes | int]:
 def apply_policy(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     """POLICY key max-len max-age-ms max-bytes exact|approx [evict, hard-len, hard-age-ms and
     hard-bytes]."""
-    key, max_len, max_age_ms, max_bytes, trim, *hard = words
+    key, max_len, max_age_ms, max_bytes, trim, *others = words
     stream = keyspace.databases[db_index].stream(key)
     if stream is None:
         raise ValueError(f"key {key!r} has no stream")
-    is_exact = trim == b"exact"
-    policy = RetentionPolicy(
-        int(max_len), int(max_age_ms), int(max_bytes), is_exact, *map(int, hard)
+    numbers = [int(word) for word in others]
+    policy = RetentionPolicy.load(
+        [int(max_len), int(max_age_ms), int(max_bytes), trim == b"exact", *numbers]
     )
     _set_policy(stream, policy)
     keyspace.has_rules = keyspace.has_rules or policy.evict != 0

@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Which entries of a stream its groups hold, and which are settled.
+"""The entries of a stream that its groups hold, and those that are settled.
 
 A group holds an entry that it has not read (new) or not acknowledged (pending). An entry that no group
 holds is settled. The policy remembers the group that held the oldest entry: while this group holds it,

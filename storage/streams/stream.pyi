@@ -26,9 +26,7 @@ class RetentionPolicy:
         max_bytes: int = 0,
         exact: bool = False,
         evict: int = 0,
-        hard_len: int = 0,
-        hard_age_ms: int = 0,
-        hard_bytes: int = 0,
+        hard: Sequence[int] = (0, 0, 0),
     ) -> None: ...
     def is_set(self) -> bool: ...
     def dump(self) -> list[Any]: ...

@@ -25,28 +25,28 @@ from millstream.storage.streams.stream_groups cimport (
 
 from millstream.storage.blocks.lazyfree import discard_items
 
+NO_LIMITS = (0, 0, 0)
+
 
 cdef class RetentionPolicy:
     """The limits of a stream, 0 for none. A policy object never changes; it is replaced.
 
     max_len counts entries, max_age_ms is compared with the milliseconds of an ID, max_bytes is
     compared with `retention.kept_bytes`. exact: evict single entries, otherwise only whole blocks.
-    The hard limits evict also what groups hold; they are 0 unless `evict` says that the others do not.
+    The hard limits (length, age in ms, bytes) also evict what groups hold; they are 0 unless `evict`
+    says that the others do not.
     """
 
     def __init__(self, uint64_t max_len=0, uint64_t max_age_ms=0, uint64_t max_bytes=0,
-                 bint exact=False, uint8_t evict=EVICT_ANY, uint64_t hard_len=0,
-                 uint64_t hard_age_ms=0, uint64_t hard_bytes=0):
-        if evict > EVICT_DONE or evict == EVICT_ANY and (hard_len or hard_age_ms or hard_bytes):
+                 bint exact=False, uint8_t evict=EVICT_ANY, hard=NO_LIMITS):
+        if evict > EVICT_DONE or evict == EVICT_ANY and any(hard):
             raise ValueError(f"a policy cannot have EVICT {evict} and these hard limits")
         self.max_len = max_len
         self.max_age_ms = max_age_ms
         self.max_bytes = max_bytes
         self.exact = exact
         self.evict = evict
-        self.hard_len = hard_len
-        self.hard_age_ms = hard_age_ms
-        self.hard_bytes = hard_bytes
+        self.hard_len, self.hard_age_ms, self.hard_bytes = hard
         self.next_check_ms = MAX
 
     def is_set(self) -> bool:
@@ -65,7 +65,7 @@ cdef class RetentionPolicy:
     def load(row) -> RetentionPolicy:
         """Make a policy from the result of `dump`; ValueError for an invalid limit."""
         try:
-            return RetentionPolicy(*row)
+            return RetentionPolicy(*row[:5], hard=row[5:] or NO_LIMITS)
         except OverflowError as error:
             raise ValueError(f"the policy {row} is out of range") from error
 
