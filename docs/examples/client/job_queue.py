@@ -35,7 +35,7 @@ def send(job: Job[str]) -> None:
         raise Retry("later", delay=1)
     if job["to"] == "unknown":
         raise Dead("no such address")
-    print("sent to:", job["to"], flush=True)
+    print(f"sent to: {job['to']}\n", end="", flush=True)  # one write: jobs run in threads
 
 
 def stop(*_: object) -> None:
