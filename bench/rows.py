@@ -256,6 +256,18 @@ def release_stall(harness: Harness) -> Lanes:
     return writer_rows.release_stall(harness, full=MILLION, quick=MILLION)
 
 
+@row("follow-10", WRITERS, "TMREAD of 10, COUNT 100",
+     Goal(cost_max=1.15), unit="times")  # fmt: skip
+def follow_ten(harness: Harness) -> Lanes:
+    return writer_rows.follow_many(harness, full=20_000, quick=4_000)
+
+
+@row("peek-100-p16", WRITERS, "TPEEK COUNT 100, -P 16",
+     Goal(cost_max=1.15), unit="times")  # fmt: skip
+def peek_hundred(harness: Harness) -> Lanes:
+    return writer_rows.peek(harness, full=80_000, quick=16_000)
+
+
 @row("schedule-fire", SCHEDULES, "TSCHEDULE and firing, 2 TAPPENDs",
      Goal(cost_max=2.0), unit="times")  # fmt: skip
 def schedule_and_fire(harness: Harness) -> Lanes:
@@ -272,18 +284,6 @@ def firing_stall(harness: Harness) -> Lanes:
      Goal(cost_max=120), unit="bytes")  # fmt: skip
 def schedule_memory(harness: Harness) -> Lanes:
     return schedule_rows.schedule_memory(harness, full=MILLION, quick=MILLION // 4)
-
-
-@row("follow-10", WRITERS, "TMREAD of 10, COUNT 100",
-     Goal(cost_max=1.15), unit="times")  # fmt: skip
-def follow_ten(harness: Harness) -> Lanes:
-    return writer_rows.follow_many(harness, full=20_000, quick=4_000)
-
-
-@row("peek-100-p16", WRITERS, "TPEEK COUNT 100, -P 16",
-     Goal(cost_max=1.15), unit="times")  # fmt: skip
-def peek_hundred(harness: Harness) -> Lanes:
-    return writer_rows.peek(harness, full=80_000, quick=16_000)
 
 
 # Replicas

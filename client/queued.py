@@ -13,6 +13,7 @@ from millstream.client.core.reads_and_waits import block_s, sent_words
 from millstream.client.core.steps import Command
 from millstream.client.errors import refusal
 from millstream.client.threads.commands import StreamCommands
+from millstream.client.threads.redriving import redrive as redrive_entries
 from millstream.client.threads.schedules import cancel as cancel_scheduled
 from millstream.client.threads.schedules import schedule as schedule_entry
 from millstream.client.threads.schedules import scheduled as scheduled_entries
@@ -98,6 +99,8 @@ class QueuedCommands:
     scheduled = queued(scheduled_entries)
     tcancel = queued(cancel_scheduled)
     cancel = queued(cancel_scheduled)
+    tredrive = queued(redrive_entries)
+    redrive = queued(redrive_entries)
 
     # Written by scripts/client_for_threads.py: one line for each method of StreamCommands.
     tabort = queued(StreamCommands.tabort)

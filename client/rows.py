@@ -52,6 +52,16 @@ class Scheduled(NamedTuple, Generic[T]):
     fields: dict[T, T]
 
 
+class Redriven(NamedTuple):
+    """TREDRIVE's reply: the last ID looked at, if any, and the numbers of entries that are due
+    again, that were appended again, and that were left."""
+
+    last: ID | None
+    returned: int
+    appended: int
+    left: int
+
+
 class Seek(NamedTuple):
     """TSEEK's reply: the number of entries, and the ID of the last one of them.
 

@@ -27,6 +27,7 @@ MODULES = [
     "commands",
     "connection",
     "consumer",
+    "redriving",
     "producer",
     "running",
     "schedules",

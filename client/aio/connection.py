@@ -23,6 +23,7 @@ from millstream.client.aio.interruptible import (
     make_interruptible,
 )
 from millstream.client.aio.producer import producer as new_producer
+from millstream.client.aio.redriving import redrive as redrive_entries
 from millstream.client.aio.schedules import cancel as cancel_scheduled
 from millstream.client.aio.schedules import schedule as schedule_entry
 from millstream.client.aio.schedules import scheduled as scheduled_entries
@@ -167,6 +168,7 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
     tschedule = schedule = schedule_entry
     tscheduled = scheduled = scheduled_entries
     tcancel = cancel = cancel_scheduled
+    tredrive = redrive = redrive_entries
 
 
 async def execute(client: Any, send: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from millstream.client.core.words import Key, text
 from millstream.client.ids import ID, read_id
 from millstream.client.records import Record, RecordReader
-from millstream.client.rows import Row, Scheduled, WriterPosition
+from millstream.client.rows import Redriven, Row, Scheduled, WriterPosition
 
 
 def read_id_or_none(reply: str | bytes | None) -> ID | None:
@@ -96,6 +96,11 @@ def read_writers(reply: list[Any]) -> list[WriterPosition[Any]]:
         WriterPosition(name, read_id(position), read_id(last), open_ids, read_id_or_none(oldest))
         for name, position, last, open_ids, oldest in reply
     ]
+
+
+def read_redriven(reply: list[Any]) -> Redriven:
+    last, *numbers = reply
+    return Redriven(None if last is None else read_id(last), *map(int, numbers))
 
 
 def read_scheduled(reply: list[Any]) -> list[Scheduled[Any]]:

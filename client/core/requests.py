@@ -14,6 +14,7 @@ from millstream.client.core.decoding import (
     read_map,
     read_map_or_none,
     read_policy,
+    read_redriven,
     read_row,
     read_scheduled,
     read_writers,
@@ -34,7 +35,7 @@ from millstream.client.core.words import (
 )
 from millstream.client.ids import ID, read_id
 from millstream.client.records import Record
-from millstream.client.rows import Scheduled, Seek, WriterPosition
+from millstream.client.rows import Redriven, Scheduled, Seek, WriterPosition
 
 A = TypeVar("A")
 
@@ -227,6 +228,23 @@ def textend(
         raise ValueError("textend needs an ID")
     which = ["IDS", len(ids), *map(id_word, ids)]
     return command("TEXTEND", key, group, consumer, ms, *which)
+
+
+def tredrive(
+    dead: Key,
+    key: Key,
+    group: Key,
+    count: int,
+    after: IdWord | None,
+    name: Key | None,
+    append: bool,
+) -> Command[Redriven]:
+    words: list[Word] = [] if after is None else ["AFTER", id_word(after)]
+    if name is not None:
+        words += ["FROM", name]
+    if append:
+        words.append("APPEND")
+    return command("TREDRIVE", dead, key, group, count, *words, read=read_redriven)
 
 
 def schedule(key: Key, fields: Fields, at: Any, after: float | None, name: Key) -> Command[ID]:

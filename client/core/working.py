@@ -420,14 +420,15 @@ class Work:
 
     def _note_error(self, ask: Ask, error: Exception) -> None:
         """A lost reply, or an error that may end later: the results are sent again."""
-        if isinstance(error, ResponseError) and any(part in str(error) for part in NO_GROUP):
+        gone = isinstance(error, ResponseError) and any(part in str(error) for part in NO_GROUP)
+        if gone:
             self._server.answered(ask)
             self._gone = True
         if isinstance(ask.about, Settlement):
             self._settling.failed(self._running)
             for delivery, _ in ask.about.extended:
                 delivery.renew_at_s = self._renew_s = self._now()
-        if self._gone:
+        if gone:
             return
         first = self._server.failed(ask, error, self._now())
         if not (lost(error) or is_temporary(error)):

@@ -32,6 +32,7 @@ from millstream.client.threads.interruptible import (
     make_interruptible,
 )
 from millstream.client.threads.producer import producer as new_producer
+from millstream.client.threads.redriving import redrive as redrive_entries
 from millstream.client.threads.schedules import cancel as cancel_scheduled
 from millstream.client.threads.schedules import schedule as schedule_entry
 from millstream.client.threads.schedules import scheduled as scheduled_entries
@@ -164,6 +165,7 @@ class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
     tschedule = schedule = schedule_entry
     tscheduled = scheduled = scheduled_entries
     tcancel = cancel = cancel_scheduled
+    tredrive = redrive = redrive_entries
 
 
 def execute(client: Any, send: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ restricted users; all other requests are decided here.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from millstream.commands.access.catalog import find_entry
@@ -77,12 +78,11 @@ def name_of(row: Command, words: list[bytes]) -> str:
 
 
 def keys_of(row: Command, words: list[bytes]) -> list[tuple[bytes, int]]:
-    """The keys of a request and their use; none when the words are wrong, because then the command
-    is refused anyway."""
-    try:
-        found = list(keys_with_flags(row.key_specs, words))
-    except (CommandError, IndexError, ValueError):
-        return []
+    """The keys of a request and their use. When the words are wrong, the command is refused anyway,
+    and only the keys before the fault are found."""
+    found: list[tuple[bytes, list[str]]] = []
+    with suppress(CommandError, IndexError, ValueError):
+        found.extend(keys_with_flags(row.key_specs, words))
     return [(key, use_of(flags)) for key, flags in found]
 
 

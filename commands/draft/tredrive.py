@@ -17,6 +17,7 @@ from millstream.errors import SYNTAX, CommandError
 from millstream.ids import Id, parse
 from millstream.storage.groups.group import Group
 from millstream.storage.groups.managed_entries import give_back
+from millstream.storage.streams.head_eviction import note_pending
 from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]
@@ -69,9 +70,9 @@ def tredrive(ctx: Context, args: Args) -> list[Id | int | None]:
     looked_at = [] if dead is None else entries_after(dead, *after, count)
     found = _sorted_out(stream, group, looked_at, origin, appends=appends)
     if found.words:
-        check_appends(ctx, stream)
+        check_appends(ctx, stream, len(found.words))
     _require_room(ctx, key, dead_key, found)
-    _return_entries(ctx, key, group, list(found.sources))
+    _return_entries(ctx, key, stream, group, list(found.sources))
     for words in found.words:
         append_words(ctx, key, stream, words)
     taken = found.returned + found.appended
@@ -128,9 +129,12 @@ def _require_room(ctx: Context, key: bytes, dead_key: bytes, found: Redrive) -> 
     ctx.effects.require_room(effects + ids * ID_WORD_BYTES + words)
 
 
-def _return_entries(ctx: Context, key: bytes, group: Group, ids: list[EntryId]) -> None:
+def _return_entries(
+    ctx: Context, key: bytes, stream: Stream, group: Group, ids: list[EntryId]
+) -> None:
     """Let entries be due at once, without deliveries."""
     for entry_id in ids:
+        note_pending(stream, *entry_id)
         give_back(group.pending, *entry_id, b"0", ctx.steady_ms, 0)
     if ids:
         effect = (WAIT, key, group.name, ctx.steady_ms, 0, b"0")

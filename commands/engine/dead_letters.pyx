@@ -31,12 +31,13 @@ from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.runtime.stream_effects import COPIED as COPIED_EFFECT, DEAD as DEAD_EFFECT, WAIT
-from millstream.errors import CommandError, shown
+from millstream.errors import EXHAUSTED, CommandError, shown
 
 cdef enum:
     # The most copies, and bytes of them, in one command or one turn of the timer: 1 to 2 ms.
     COPIES_MAX = 256
     COPIED_BYTES_MAX = 1 << 20
+    LOOKED_AT_BYTES_MAX = 8 << 20  # of copies, by one TREDRIVE
     # A copy of a copy, and so on, this number of times: the entry stays dead. This ends cycles.
     HOPS_MAX = 8
     AGAIN_MS = 1000
@@ -373,7 +374,9 @@ cdef int64_t hops_of(const Slice* items, Py_ssize_t count) except -1:
 # ---------------------------------------------------------------- for TREDRIVE
 
 def entries_after(Stream stream not None, uint64_t ms, uint64_t seq, uint64_t count) -> list:
-    """Up to `count` entries after an ID: (ms, seq) and, if it is a copy, its words; otherwise None."""
+    """Up to `count` entries after an ID: (ms, seq) and, if it is a copy, its words; otherwise None. At
+    most LOOKED_AT_BYTES_MAX of copies, and always one entry."""
+    cdef uint64_t size_bytes = 0
     cdef DeadLetterWriter space = DeadLetterWriter.__new__(DeadLetterWriter)
     cdef EntryId start = EntryId(ms, seq)
     cdef Walk walk
@@ -383,22 +386,26 @@ def entries_after(Stream stream not None, uint64_t ms, uint64_t seq, uint64_t co
     if not step_up(&start):
         return found
     stream.walk_start(&walk, start)
-    while <uint64_t>len(found) < count and stream.walk_next(&walk):
+    while (<uint64_t>len(found) < count and size_bytes < LOOKED_AT_BYTES_MAX
+           and stream.walk_next(&walk)):
         entry = &walk.cursor.entry
         items = space.space(2 * <Py_ssize_t>entry.fields)
         _unpacked = entry_slices(&walk.view, entry, items)
         words = None
         if hops_of(items, 2 * <Py_ssize_t>entry.fields):
             words = entry_words(&walk.view, entry)
+            size_bytes += sum(map(len, words))
         found.append(((entry.ms, entry.seq), words))
     return found
 
 
-def check_appends(Context ctx not None, Stream stream not None) -> None:
-    """Refuse to append the original fields of copies."""
+def check_appends(Context ctx not None, Stream stream not None, uint64_t count) -> None:
+    """Refuse to append the original fields of this many copies."""
     if ctx.memory_error is not None:
         raise CommandError(ctx.memory_error)
     check_append(ctx, stream)
+    if stream.last_ms == NEVER and stream.last_seq > NEVER - count:
+        raise CommandError(EXHAUSTED)
 
 
 def append_words(Context ctx not None, bytes key not None, Stream stream not None,

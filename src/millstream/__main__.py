@@ -57,11 +57,11 @@ COMMANDS = {
     ),
     "import": Subcommand(
         "millstream.server.moving.import_cli:import_",
-        "Make a data directory from files of Redis.",
+        "Make a data directory from the files of a Redis or Valkey.",
     ),
     "compare": Subcommand(
         "millstream.server.moving.compare_cli:compare",
-        "Compare the streams of two files, directories or servers.",
+        "Compare the streams and strings of two files, data directories or servers.",
         "tools",
     ),
     "top": Subcommand(

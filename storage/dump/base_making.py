@@ -347,9 +347,10 @@ def _text(entry_id: tuple[int, int]) -> str:
 
 def _number(word: bytes) -> int:
     try:
-        return int(word)
+        number = int(word)
     except ValueError:
         return 0
+    return number if 0 <= number < 2**63 else 0
 
 
 def _sentence(file: RdbFile, name: str, offset: int, reason: str) -> str:

@@ -20,7 +20,7 @@ from millstream.storage.dump.stream_reading import (
     STREAM_4,
     STREAM_5,
 )
-from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream import RetentionPolicy, Stream
 
 _PIECE_BYTES = 1 << 20
 _AUX, _EXPIRY_MS, _DATABASE, _EOF = b"\xfa", b"\xfc", b"\xfe", b"\xff"
@@ -47,10 +47,11 @@ def losses(stream: Stream, kind: int) -> list[str]:
     """The parts of a stream that a value of this type leaves out, in words."""
     lost = []
     if stream.policy is not None:
-        max_len, max_age_ms, max_bytes, exact = stream.policy.dump()
-        limits = {"MAXLEN": max_len, "MAXAGE": max_age_ms, "MAXBYTES": max_bytes}
-        words = " ".join(f"{name} {limit}" for name, limit in limits.items() if limit)
-        lost.append(f"its policy (TPOLICY {words}{' EXACT' if exact else ''})")
+        lost.append(f"its policy (TPOLICY {_policy_words(stream.policy)})")
+    if any(group.rules is not None for group in stream.groups.values()):
+        lost.append("times to live and rules of groups (TGROUP)")
+    if stream.schedule is not None and len(stream.schedule):
+        lost.append(f"scheduled entries ({len(stream.schedule)})")
     if stream.idempotence is not None and kind < STREAM_4 and not stream.idempotence.is_blank():
         lost.append("messages of producers (IDMP)")
     if stream.producers is not None:
@@ -60,6 +61,21 @@ def losses(stream: Stream, kind: int) -> list[str]:
     if any(group.pending.unowned_count for group in stream.groups.values()) and kind < STREAM_5:
         lost.append("that pending entries have no owner")
     return lost
+
+
+def _policy_words(policy: RetentionPolicy) -> str:
+    limits = {
+        "MAXLEN": policy.max_len,
+        "MAXAGE": policy.max_age_ms,
+        "MAXBYTES": policy.max_bytes,
+        "HARDLEN": policy.hard_len,
+        "HARDAGE": policy.hard_age_ms,
+        "HARDBYTES": policy.hard_bytes,
+    }
+    words = [f"{name} {limit}" for name, limit in limits.items() if limit]
+    if policy.evict:
+        words.append(f"EVICT {('ANY', 'ACKED', 'DONE')[policy.evict]}")
+    return " ".join(words + ["EXACT"] * policy.exact)
 
 
 class RdbWriter:

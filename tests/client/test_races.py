@@ -204,7 +204,7 @@ def test_a_refused_reservation_keeps_one_whose_reply_was_lost() -> None:
         assert isinstance(step, Call)
         return step.command.words
 
-    writing = WriterState("s", "w", "producer", 30, 30, lambda: 0.0)
+    writing = WriterState("s", "w", "producer", 30, 30, lambda: 0.0, None)
     first = writing.reserve([FactFields(30_000)], None)
     assert sent(next(first))[0] == "TRESERVE"
     with pytest.raises(KeyboardInterrupt):

@@ -121,7 +121,6 @@ def test_a_shard_missing_from_the_token_starts_at_its_beginning(ms: Any) -> None
         None,
         [],
         (1, 2),
-        ID(1, 2),
         {},
         {"v": 1},
         {"v": True, "shards": {"s": {"at": "1.0"}}},

@@ -34,7 +34,7 @@ OURS = {
     "watching_clients", "total_watched_keys", "total_blocking_keys",
     "total_blocking_keys_on_nokey", "evicted_scripts", "evicted_entries", "evicted_blocks",
     "missed_entries", "scheduled_entries", "scheduled_fired", "dead_letters",
-    "dead_letters_pending",
+    "dead_letters_pending", "entries_lost",
     "tls_handshake_failures",
     "user_limit_refusals",
     "user_limit_disconnections",

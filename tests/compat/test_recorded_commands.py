@@ -210,9 +210,10 @@ DIFFERENT_ARGUMENTS = {
 # Commands that Redis does not have.
 OURS_ALONE = {
     "backup",
-    "tabort", "tack", "tappend", "tappendmany", "tappendonce", "tappev", "tblocks", "tcomplete",
-    "tcreate", "textend", "tgroup", "tinfo", "tmread", "tnack", "tpeek", "tpolicy", "tposition",
-    "trange", "tread", "trenew", "treserve", "trestore", "tseal", "tseek",
+    "tabort", "tack", "tappend", "tappendmany", "tappendonce", "tappev", "tblocks", "tcancel",
+    "tcomplete", "tcreate", "textend", "tgroup", "tinfo", "tmread", "tnack", "tpeek", "tpolicy",
+    "tposition", "trange", "tread", "tredrive", "trenew", "treserve", "trestore", "tschedule",
+    "tscheduled", "tseal", "tseek",
 }  # fmt: skip
 EXPECTED = LATER_ARGUMENTS | DIFFERENT_ARGUMENTS
 

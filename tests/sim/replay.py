@@ -40,7 +40,7 @@ CODES = dict(
         GROUP GROUPTTL GROUPSETID GROUPDROP CONSUMER CONSUMERDROP DELIVER REDELIVER CLAIM
         RELEASE ACK SEEN SET UPDATE EXTEND PATCH PADDED EXPIRE - DEL RENAME COPY RESTORE
         TRESTORE SWAPDB FLUSHDB FLUSHALL GROUPRULES TAKE WAIT DEADLINE DEAD COPIED
-        SCHEDULE UNSCHEDULE FIRE
+        SCHEDULE UNSCHEDULE FIRE XDELRANGE
         """.split()
     )
 )
@@ -256,6 +256,11 @@ class Replay:
     def _apply_xdel(self, key: bytes, *texts: bytes) -> None:
         for text in texts:
             demand(self._stream(key).delete(id_of(text)), f"{key!r}: XDEL of missing {text!r}")
+
+    def _apply_xdelrange(self, key: bytes, first: bytes, last: bytes) -> None:
+        stream = self._stream(key)
+        for entry_id in [i for i in stream.entries if id_of(first) <= i <= id_of(last)]:
+            stream.delete(entry_id)
 
     def _apply_evictids(self, key: bytes, *texts: bytes) -> None:
         stream, gone = self._stream(key), list(map(id_of, texts))

@@ -86,10 +86,19 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _without_packing(meta: dict[str, Any]) -> dict[str, Any]:
+    """The meta map without what depends on packing, or what earlier formats did not count."""
+    groups = [
+        {name: value for name, value in group.items() if name != "lost"}
+        for group in meta.get("groups", ())
+    ]
+    return {**meta, "open": None, "groups": groups}
+
+
 def contents_of(state: State) -> list[tuple[object, ...]]:
     """The state independent of its packing: entries instead of blocks."""
     return [
-        (db, key, kind, {**msgpack.unpackb(meta), "open": None}, [
+        (db, key, kind, _without_packing(msgpack.unpackb(meta)), [
             entry for block in blocks for entry in Block.from_bytes(block).entries()
         ])
         for db, key, kind, meta, blocks in state

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import payloads
 from tests.support.effort import examples
+from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.payloads import Consumer, Entry, Group
 from tests.support.storage_access import (
     acknowledge_id,
@@ -28,6 +29,7 @@ from tests.support.storage_access import (
 
 from millstream.errors import PayloadError
 from millstream.storage.dump import rdb, stream_reading
+from millstream.storage.dump.file_writing import TARGETS, losses
 from millstream.storage.dump.listpack import count_live_nodes, live_nodes, write_node
 from millstream.storage.dump.node_codec import NodeReader
 from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
@@ -613,3 +615,17 @@ def test_nodes_stay_nodes() -> None:
     assert boundary_by_nodes(stream, 50, None, 0) == boundary_by_nodes(
         loaded(dumped(stream)), 50, None, 0
     )
+
+
+def test_a_file_names_the_rules_that_it_leaves_out(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    player.call("XADD s 1-1 f v")
+    player.call("TGROUP s g START 0 TIMEOUT 1000")
+    player.call("TPOLICY s EVICT DONE HARDLEN 7 MAXLEN 5")
+    player.call("TSCHEDULE s IN 1000 x f v")
+    assert losses(in_process.stream(), TARGETS["7.0"].kind) == [
+        "its policy (TPOLICY MAXLEN 5 HARDLEN 7 EVICT DONE)",
+        "times to live and rules of groups (TGROUP)",
+        "scheduled entries (1)",
+    ]

@@ -145,3 +145,30 @@ def test_malformed_requests_are_refused(s: InProcessClient, line: str, error: st
     assert isinstance(refusal, Error)
     assert refusal.text.split(", the syntax is: ")[0] == error
     assert len(ids(s)) == 3
+
+
+def test_entries_that_come_again_are_lost_by_a_trim(
+    in_process: InProcessServer, s: InProcessClient
+) -> None:
+    s.call("XDEL d " + " ".join(one.decode() for one in ids(s)[1:]))
+    s.call("XREADGROUP GROUP g a STREAMS s >")
+    s.call("XACK s g 4-1")
+    s.call("XADD s 9-1 n 9")
+    s.call("XTRIM s MAXLEN 5")
+    [copy] = ids(s)
+    assert s.call("TREDRIVE d s g 10") == [dotted(copy), 1, 0, 0]
+    s.call("XTRIM s MAXLEN 1")
+    facts = s.call("TINFO s GROUP g")
+    assert isinstance(facts, list)
+    assert facts[facts.index(b"lost") + 1] == 1
+
+
+def test_an_append_without_an_id_left_changes_nothing(s: InProcessClient) -> None:
+    s.call("XDEL s 2-1 3-1")
+    s.call(f"XADD s {2**64 - 1}-{2**64 - 2} n 5")
+    copies = ids(s)
+    assert s.call("TREDRIVE d s g 10 APPEND") == Error(
+        "ERR The stream has exhausted the last possible ID, unable to add more items"
+    )
+    assert ids(s) == copies
+    assert s.call("XPENDING s g")[0] == 0  # type: ignore[index]
