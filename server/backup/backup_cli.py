@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -40,7 +39,7 @@ from millstream.server.backup.sources import (
 )
 from millstream.server.repair.check_report import Report, Verdict
 from millstream.server.repair.checking import Checker
-from millstream.server.repair.destination import Destination, Unusable
+from millstream.server.repair.destination import Destination, Unusable, stoppable
 from millstream.storage.files.disk import SystemDisk
 from millstream.tools.tool_connection import ToolConnection, ToolError, timeout_option, url_option
 
@@ -76,27 +75,6 @@ class Failure(CliError):
     @property
     def exit_code(self) -> int:  # type: ignore[override]
         return self._outcome
-
-
-class Stopped(BaseException):
-    """SIGTERM or SIGHUP has arrived: the unfinished copy is removed."""
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Let a signal that ends the program remove the unfinished copy first."""
-
-    def stop(number: int, frame: object) -> NoReturn:
-        raise Stopped(number)
-
-    earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    except Stopped as error:
-        raise SystemExit(128 + error.args[0]) from None
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
 
 
 stream_option = click.option(
@@ -255,22 +233,18 @@ def write_copy(
     destination: Destination = _in_words(prepare)
     final = destination.final
     try:
-        copied, facts = copy(destination.disk)
-        report = _check(destination.disk, level)
-        facts = {**facts, **_measured(final, copied, report, level)}
-        facts["seconds"] = round(time.monotonic() - begun_s, 3)
-        if is_described:
-            destination.describe(facts)
-        destination.publish()
+        with destination.discarded_on_error():
+            copied, facts = copy(destination.disk)
+            report = _check(destination.disk, level)
+            facts = {**facts, **_measured(final, copied, report, level)}
+            facts["seconds"] = round(time.monotonic() - begun_s, 3)
+            if is_described:
+                destination.describe(facts)
+            destination.publish()
     except OSError as error:
-        destination.discard()
         raise Failure(Outcome.DESTINATION, f"{final}: {error.strerror or error}") from None
     except Unusable as error:
-        destination.discard()
         raise Failure(Outcome.DESTINATION, str(error)) from None
-    except BaseException:
-        destination.discard()
-        raise
     if copied.torn_bytes:
         click.echo(
             f"millstream: the journal of {facts['source']} has a torn end:"

@@ -21,7 +21,6 @@ from millstream.server.backup.backup_cli import (
     db_option,
     require_outside,
     result_line,
-    stoppable,
     stream_option,
     write_copy,
 )
@@ -34,7 +33,7 @@ from millstream.server.backup.stream_upload import (
 from millstream.server.repair.backup_description import DESCRIPTION
 from millstream.server.repair.check_report import Report, Verdict
 from millstream.server.repair.checking import Checker
-from millstream.server.repair.destination import Destination
+from millstream.server.repair.destination import Destination, stoppable
 from millstream.storage.files.disk import SystemDisk
 from millstream.tools.tool_connection import ToolError, timeout_option, url_option
 

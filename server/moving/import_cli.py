@@ -21,7 +21,7 @@ from millstream.cli_error import CliError
 from millstream.errors import counted, printable
 from millstream.server.moving.converting import Source, Task
 from millstream.server.moving.import_report import Report, write_report
-from millstream.server.repair.destination import Destination, Unusable
+from millstream.server.repair.destination import Destination, Unusable, stoppable
 from millstream.storage.files.journal_format import ID_SIZE
 from millstream.storage.files.manifest import Manifest, base_name, store_manifest
 
@@ -100,21 +100,6 @@ def import_(sources: tuple[str, ...], directory: Path, **given: Any) -> None:
         Import(sources, directory, given, stack).run()
 
 
-@contextlib.contextmanager
-def stoppable() -> Iterator[None]:
-    """Let a signal that ends the program remove the unfinished files first."""
-
-    def stop(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
-
-
 class Import:
     """One import into a directory."""
 
@@ -153,17 +138,11 @@ class Import:
             return
         try:
             destination = Destination(self._directory)
+            with destination.discarded_on_error():
+                self._report(self._fill(destination))
+                destination.publish()
         except Unusable as problem:
             raise CliError(str(problem)) from None
-        try:
-            self._report(self._fill(destination))
-            destination.publish()
-        except Unusable as problem:
-            destination.discard()
-            raise CliError(str(problem)) from None
-        except BaseException:
-            destination.discard()
-            raise
 
     def _fill(self, destination: Destination) -> Report:
         """Write the base and the manifest, which comes last."""

@@ -12,10 +12,11 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from millstream.errors import DataError
 from millstream.server.repair.backup_description import DESCRIPTION, directory_id
@@ -30,6 +31,27 @@ _OF_EVERY_DISK = {"lost+found"}
 
 class Unusable(Exception):
     """The destination cannot be used. The text is a sentence."""
+
+
+class Stopped(BaseException):
+    """SIGTERM or SIGHUP has arrived: the unfinished copy is removed."""
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Let a signal that ends the program remove the unfinished copy first."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise Stopped(number)
+
+    earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    except Stopped as error:
+        raise SystemExit(128 + error.args[0]) from None
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 class Destination:
@@ -92,6 +114,15 @@ class Destination:
             for path in (self.folder, *self.folder.iterdir()):
                 os.chown(path, before.st_uid, before.st_gid)
             self.folder.chmod(stat.S_IMODE(before.st_mode))
+
+    @contextlib.contextmanager
+    def discarded_on_error(self) -> Iterator[None]:
+        """Remove the copy if the block raises."""
+        try:
+            yield
+        except BaseException:
+            self.discard()
+            raise
 
     def discard(self) -> None:
         """Remove the files of a copy that is not complete."""

@@ -190,28 +190,24 @@ def _find_time(data: DataInUse, time_s: int) -> _Cut:
 def _copy(data: DataInUse, cut: _Cut, target: Path) -> None:
     try:
         destination = Destination(target)
+        with destination.discarded_on_error():
+            _copy_files(data, cut, destination.disk)
+            destination.publish()
     except Unusable as problem:
         raise DataError(str(problem)) from None
-    disk = destination.disk
-    try:
-        journals = data.journals[: cut.journal + 1]
-        if data.base is not None:
-            _copy_file(data.base, data.base.size, disk)
-        for file in journals:
-            _copy_file(file, cut.offset if file is journals[-1] else file.size, disk)
-        old = data.manifest
-        names = tuple(file.name for file in journals)
-        manifest = Manifest(
-            old.base, names, old.next_number, old.directory, old.since, old.replaced
-        )
-        store_manifest(disk, manifest)
-        destination.publish()
-    except Unusable as problem:
-        destination.discard()
-        raise DataError(str(problem)) from None
-    except BaseException:
-        destination.discard()
-        raise
+
+
+def _copy_files(data: DataInUse, cut: _Cut, disk: Disk) -> None:
+    """Copy the base and the journals up to the cut; the manifest comes last."""
+    journals = data.journals[: cut.journal + 1]
+    if data.base is not None:
+        _copy_file(data.base, data.base.size, disk)
+    for file in journals:
+        _copy_file(file, cut.offset if file is journals[-1] else file.size, disk)
+    old = data.manifest
+    names = tuple(file.name for file in journals)
+    manifest = Manifest(old.base, names, old.next_number, old.directory, old.since, old.replaced)
+    store_manifest(disk, manifest)
 
 
 def _copy_file(source: File, size_bytes: int, disk: Disk) -> None:
