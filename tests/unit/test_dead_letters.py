@@ -9,13 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.in_process import InProcessClient, InProcessServer
-from tests.support.resp import Error, Null, Reply, Simple
-from tests.support.storage_access import check_group
-
-from millstream.storage.groups.dead_entries import dead_entries
-from millstream.storage.groups.group import Group, copied_rules
-from millstream.storage.groups.group_snapshot import dump_group, load_group
-from millstream.storage.streams.stream import Stream
+from tests.support.managed import check_effects, facts, pending, read
+from tests.support.resp import Error, Null, Simple
 
 OK = Simple("OK")
 SYNTAX = Error("ERR syntax error")
@@ -27,24 +22,7 @@ WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 @pytest.fixture(autouse=True)
 def _is_replayed(in_process: InProcessServer) -> Iterator[None]:
     yield
-    replayed = in_process.replayed()
-    for key, value in in_process.keyspace.databases[0].table.items():
-        again = replayed.databases[0].get(key)
-        if not isinstance(value, Stream):
-            continue
-        assert isinstance(again, Stream)
-        assert again.last_id == value.last_id
-        assert len(again) == len(value)
-        for name, group in value.groups.items():
-            check_group(group)
-            assert shown(again.groups[name]) == shown(group)
-            assert shown(load_group(dump_group(group), 0)) == shown(group)
-
-
-def shown(group: Group) -> list[object]:
-    waiting = [row[:2] for row in group.pending.rows() if group.pending.is_waiting(*row[:2])]
-    dead = dead_entries(group.pending), group.dead_letters
-    return [copied_rules(group), group.ttl_ms, group.pending.rows(), waiting, dead]
+    check_effects(in_process)
 
 
 @pytest.fixture
@@ -55,27 +33,6 @@ def s(in_process: InProcessServer, player: InProcessClient) -> InProcessClient:
         player.call(f"XADD s {number}-1 n {number}")
     assert player.call("TGROUP s g START 0 TIMEOUT 100 MAXDELIVER 2 DEADLETTER d") == OK
     return player
-
-
-def entry(number: int) -> list[Reply]:
-    return [b"%d-1" % number, [b"n", b"%d" % number]]
-
-
-def read(*numbers: int) -> list[Reply]:
-    return [[b"s", [entry(number) for number in numbers]]]
-
-
-def pending(player: InProcessClient) -> list[tuple[object, ...]]:
-    """(number, consumer, idle time, deliveries) of all pending entries."""
-    reply = player.call("XPENDING s g - + 1000")
-    assert isinstance(reply, list)
-    return [(int(row[0].partition(b"-")[0]), *row[1:]) for row in reply]  # type: ignore[union-attr, index, misc]
-
-
-def facts(player: InProcessClient, key: str = "s") -> dict[Reply, Reply]:
-    reply = player.call(f"TINFO {key} GROUP g")
-    assert isinstance(reply, list)
-    return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def copies(player: InProcessClient, key: str = "d") -> list[dict[bytes, bytes]]:
@@ -454,7 +411,7 @@ def test_a_stream_renamed_to_its_dead_letter_stream_keeps_them(
     deliver(in_process, s, 2)
     s.call("RENAME s d")
     in_process.wait_ms(1100)
-    assert facts(s, "d") == {**facts(s, "d"), b"dead": 1}
+    assert facts(s, key="d") == {**facts(s, key="d"), b"dead": 1}
     assert s.call("XLEN d") == 4
     s.call("RENAME d s")
     in_process.wait_ms(1000)
@@ -520,7 +477,7 @@ def test_dead_entries_survive_a_copy_of_the_stream(
     s.call("SET d x")
     s.call("TNACK s g a FATAL REASON why IDS 1 1-1")
     s.call("COPY s t")
-    assert facts(s, "t")[b"dead"] == 1
+    assert facts(s, key="t")[b"dead"] == 1
     s.call("DEL d")
     in_process.wait_ms(1000)
     assert sorted(row[b"dead_stream"] for row in copies(s)) == [b"s", b"t"]
