@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.client.apis import NAMES, Api
+from tests.client.proxy import Proxy
 from tests.support.server import Server
 
 
@@ -26,6 +27,20 @@ def api(request: pytest.FixtureRequest) -> Iterator[Api]:
 def ms(api: Api, server: Server) -> Any:
     """A connection to the session's server."""
     return api.connect(url_of(server))
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    """A proxy before the session's server."""
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def through(api: Api, proxy: Proxy) -> Any:
+    """A connection through the proxy."""
+    return api.connect(proxy.url, timeout=2.0)
 
 
 @pytest.fixture

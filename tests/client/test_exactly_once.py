@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -25,20 +24,6 @@ from millstream.client import (
 )
 from millstream.client.core.repeating import Repeater
 from millstream.client.core.steps import Sleep, Steps
-
-
-@pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
-def through(api: Api, proxy: Proxy) -> Any:
-    """A connection through the proxy."""
-    return api.connect(proxy.url, timeout=2.0)
-
 
 # ---------------------------------------------------------------- appending
 

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 from tests.client.apis import Api
 from tests.client.proxy import Proxy
-from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 from millstream.client import ReservationLost, Stalled
-
-
-@pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
 
 
 def test_a_fact_refused_at_the_end_of_its_block_is_aborted(ms: Any) -> None:

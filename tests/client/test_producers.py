@@ -13,26 +13,12 @@ from typing import Any
 
 import pytest
 from redis.exceptions import ResponseError
-from tests.client.apis import Api
 from tests.client.conftest import url_of
 from tests.client.proxy import Proxy
 from tests.pipeline.installing import ROOT
 from tests.support.server import Server
 
 from millstream.client import InvalidFields, MillstreamError, Sealed, aio, connect
-
-
-@pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
-def through(api: Api, proxy: Proxy) -> Any:
-    """A connection through the proxy."""
-    return api.connect(proxy.url, timeout=2.0)
 
 
 def numbers(ms: Any, key: str = "s") -> list[int]:

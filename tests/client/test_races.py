@@ -20,13 +20,6 @@ from millstream.client.core.steps import Call
 from millstream.client.core.writing import FactFields, WriterState
 
 
-@pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
-
-
 class Interrupted(Exception):
     """Raised by a signal handler."""
 

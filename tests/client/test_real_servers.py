@@ -6,7 +6,7 @@ import json
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC
 from pathlib import Path
@@ -51,13 +51,6 @@ def calls(ms: Any, command: str) -> int:
     """The number of times that the server has run a command."""
     stats = ms.info("commandstats").get(f"cmdstat_{command}")
     return int(stats["calls"]) if stats else 0
-
-
-@pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
 
 
 # ---------------------------------------------------------------- positions
