@@ -59,8 +59,9 @@ class BackedUpStream:
             oldest = value.range(0, 0, None, 1)
             if oldest and oldest[0][0] < before_ms:
                 self.evicted_before_ms = before_ms
-        if "held" in meta:
-            meta["held"] = meta["held"].dump()
+        for part in ("held", "schedule"):
+            if part in meta:
+                meta[part] = meta[part].dump()
         if database.expiry_ms(key):
             meta["expires_ms"] = database.expiry_ms(key)
         self._meta = meta

@@ -35,6 +35,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for reply in client.pipeline(
             [
                 ["XDEL", "s", *ids_of(client, "s")[3:5]],
+                ["TSCHEDULE", "s", "AT", "99999999999999", "later", "a", "b"],
                 ["SELECT", "5"],
                 ["XADD", "long", "1-1", "a", "b"],
                 ["XDEL", "long", "1-1"],
@@ -68,6 +69,7 @@ def value_digest(server: Server, key: str, db: int = 0) -> object:
             [
                 ["DEBUG", "DIGEST-VALUE", key],
                 ["TPOLICY", key],
+                ["TSCHEDULED", key, "-", "+"],
                 ["TPOSITION", key, "WRITERS"],
                 ["XINFO", "GROUPS", key],
                 ["XPENDING", key, "r"],
