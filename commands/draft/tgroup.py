@@ -15,7 +15,7 @@ from millstream.commands.engine.lifecycle import live_group, new_group, note_use
 from millstream.commands.runtime.arguments import Args, parse_integer
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import OK, Simple
-from millstream.commands.runtime.stream_effects import GROUPRULES, GROUPTTL
+from millstream.commands.runtime.stream_effects import GROUPRULES, GROUPTTL, RULE_NUMBERS
 from millstream.commands.table.registry import command
 from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError
 from millstream.ids import parse
@@ -45,13 +45,7 @@ NEEDS_DEAD_LETTER = "ERR MAXDELIVER needs a DEADLETTER stream"
 OWN_DEAD_LETTER = "ERR a stream cannot be its own dead letter stream"
 NEEDS_TIMEOUT = "ERR BACKOFF, MAXDELIVER, DEADLETTER, MAXINFLIGHT and ORDER need a TIMEOUT"
 # The names of rules in GroupRules, and their words in the effect. Each is a number.
-EFFECT_WORDS = {
-    "timeout_ms": b"TIMEOUT",
-    "max_deliver": b"MAXDELIVER",
-    "max_in_flight": b"MAXINFLIGHT",
-    "consumer_ttl_ms": b"CONSUMERTTL",
-    "paused_until_ms": b"PAUSED",
-}
+EFFECT_WORDS = {rule: word for word, rule in RULE_NUMBERS.items()}
 
 
 OF_MANAGED_GROUPS = ("backoff_ms", "max_deliver", "dead_letter", "max_in_flight")

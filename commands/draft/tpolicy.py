@@ -109,16 +109,16 @@ def tpolicy(ctx: Context, args: Args) -> object:
     only_trims = all(word.upper() in TRIMS for word in args.all()[options_at:])
     if not policy.is_set() and stream.policy is None and only_trims:
         raise CommandError(NO_LIMIT)
-    _set_policy(stream, policy)
-    ctx.keyspace.has_rules = ctx.keyspace.has_rules or policy.evict != 0
+    _set_policy(ctx.keyspace, stream, policy)
     ctx.changed(b"POLICY", key, *_effect_words(policy), event=None)
     if stream.policy is not None:
         trim_by_policy(ctx, key, stream)
     return OK
 
 
-def _set_policy(stream: Stream, policy: RetentionPolicy) -> None:
+def _set_policy(keyspace: Keyspace, stream: Stream, policy: RetentionPolicy) -> None:
     stream.policy = policy if policy.is_set() else None
+    keyspace.has_rules = keyspace.has_rules or policy.evict != 0
 
 
 def _effect_words(policy: RetentionPolicy) -> list[bytes | int]:
@@ -139,7 +139,6 @@ def apply_policy(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     policy = RetentionPolicy.load(
         [int(max_len), int(max_age_ms), int(max_bytes), trim == b"exact", *numbers]
     )
-    _set_policy(stream, policy)
-    keyspace.has_rules = keyspace.has_rules or policy.evict != 0
+    _set_policy(keyspace, stream, policy)
     if stream.policy is not None:
         keyspace.trim_soon(db_index, key, stream)

@@ -45,7 +45,7 @@ cdef class DeadLetterWriter:
     cdef int open_target(self) except -1
     cdef int copy(self, const View* view, const Entry* entry, int64_t deliveries,
                   tuple facts) except -1
-    cdef int append(self, Py_ssize_t count) except -1
+    cdef int append(self, Py_ssize_t count, uint64_t payload) except -1
     cdef int leave(self, EntryId at_id) except -1
     cdef int keep(self, EntryId at_id, int64_t deliveries, tuple facts, bint may_be_copied) except -1
     cdef Slice* space(self, Py_ssize_t count) except NULL

@@ -105,8 +105,6 @@ cdef class DeadLetterWriter:
         if self.trouble is None and self.has_budget():
             result = self.copy(&view, &entry, deliveries, facts)
         if result == COPIED:
-            self.leave(at_id)
-            self.is_broken = False
             return COPIED
         self.keep(at_id, deliveries, facts, result == NOT_NOW)
         return DEAD
@@ -157,13 +155,10 @@ cdef class DeadLetterWriter:
                 continue
             facts = dead_facts(self.group.pending, at_id.ms, at_id.seq)
             result = self.copy(&view, &entry, self.group.pending.deliveries(record), facts)
-            if result == COPIED:
-                self.leave(at_id)
-                self.is_broken = False
-            elif result == NEVER_COPIED:
+            if result == NEVER_COPIED:
                 set_dead(self.group.pending, at_id.ms, at_id.seq, facts, False)
                 self.log(at_id, self.refusal)
-            else:
+            elif result == NOT_NOW:
                 break
         return 0
 
@@ -195,14 +190,17 @@ cdef class DeadLetterWriter:
 
     cdef int copy(self, const View* view, const Entry* entry, int64_t deliveries,
                   tuple facts) except -1:
-        """Append the copy of an entry. Returns COPIED, NOT_NOW or NEVER_COPIED. After COPIED the
-        entry must leave the group."""
+        """Append the copy of an entry, which then leaves the group. Returns COPIED, NOT_NOW or
+        NEVER_COPIED."""
         cdef Slice* items = self.space(2 * (<Py_ssize_t>entry.fields + FIELDS))
         cdef Py_ssize_t count = 2 * <Py_ssize_t>entry.fields
         cdef object _unpacked = entry_slices(view, entry, items)
         cdef int64_t hops = hops_of(items, count)
+        cdef uint64_t payload
         cdef bytes value
         cdef Py_ssize_t i
+        if hops >= HOPS_MAX:
+            return self.refuse_entry(f"it was copied {hops} times")
         if hops:
             count -= 2 * FIELDS
         values = (
@@ -213,22 +211,22 @@ cdef class DeadLetterWriter:
             set_slice(&items[count + 2 * i], NAMES[i])
             value = values[i]
             set_slice(&items[count + 2 * i + 1], value)
-        if hops >= HOPS_MAX:
-            return self.refuse_entry(f"it was copied {hops} times")
         try:
-            payload_of(items, count + 2 * FIELDS)
+            payload = payload_of(items, count + 2 * FIELDS)
         except CommandError as error:
             return self.refuse_entry(error.message)
-        if self.append(count + 2 * FIELDS) != COPIED:
+        if self.append(count + 2 * FIELDS, payload) != COPIED:
             return NOT_NOW
+        self.leave(EntryId(entry.ms, entry.seq))
+        self.is_broken = False
         self.copied[facts[0]] = self.copied.get(facts[0], 0) + 1
         return COPIED
 
-    cdef int append(self, Py_ssize_t count) except -1:
-        """Append the words in `items` to the dead letter stream; NOT_NOW if this is refused."""
+    cdef int append(self, Py_ssize_t count, uint64_t payload) except -1:
+        """Append the words in `items`, of this size, to the dead letter stream; NOT_NOW if this is
+        refused."""
         cdef NewEntry made
         cdef Slice key = Slice(self.target_key, len(self.target_key))
-        cdef uint64_t payload = payload_of(self.items, count)
         made.items = self.items
         made.count = count
         if not self.ctx.effects.has_room(
@@ -302,7 +300,7 @@ cdef class DeadLetterWriter:
         cdef uint64_t count
         if why is None:
             return 0
-        count = self.ctx.keyspace.dead_letters.unlogged_count(1, self.ctx.steady_ms)
+        count = self.ctx.keyspace.dead_letters.unlogged_count(self.ctx.steady_ms)
         if count:
             more = f", and {count - 1} more since the last such line" if count > 1 else ""
             self.ctx.server.warn(

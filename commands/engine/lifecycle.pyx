@@ -3,9 +3,9 @@
 dialects.
 
 This module also makes the automatic changes at the expiry of pending entries, the failure of their
-last delivery, the end of a group's time to live, and the end of a lease. They are made by a timer and, because a timer may be late,
-before any command uses the group or the reservations (`live_group`, `live_held`). Therefore no
-reply depends on when the timer ran.
+last delivery, the end of a group's time to live, and the end of a lease. They are made by a timer
+and, because a timer may be late, before any command uses the group or the reservations
+(`live_group`, `live_held`). Therefore no reply depends on when the timer ran.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t

@@ -81,7 +81,7 @@ cdef uint64_t deliver_due(Context ctx, bytes key, Stream stream, Group group, co
     # The reply first, then the effect, then the change: running out of memory changes nothing.
     delivery.settle(ctx, key, terms)
     if delivery.ended:
-        delivery.end(ctx, key, stream, group)
+        delivery.end(ctx, key)
     return delivery.elements
 
 
@@ -208,16 +208,16 @@ cdef class DueDelivery:
                 (self.gone if dead_letter is None else self.ended).append((at_id.ms, at_id.seq))
         return 0
 
-    cdef int end(self, Context ctx, bytes key, Stream stream, Group group) except -1:
+    cdef int end(self, Context ctx, bytes key) except -1:
         """Copy the entries that have ended to the dead letter stream."""
-        cdef DeadLetterWriter writer = dead_letter_writer(ctx, key, stream, group)
+        cdef DeadLetterWriter writer = dead_letter_writer(ctx, key, self.stream, self.group)
         cdef uint64_t ms, seq
         try:
             for ms, seq in self.ended:
                 writer.end_failed(EntryId(ms, seq))
         finally:
             writer.finish()
-        return note_freed(ctx, key, group)
+        return note_freed(ctx, key, self.group)
 
 
 # ---------------------------------------------------------------- giving back

@@ -54,23 +54,17 @@ cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except 
     cdef TrimPoint cut
     if stream.policy.evict:
         return ctx.mark_settling(key, stream)
-    keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, False, &cut)
-    return 0
+    return keep_policy(ctx, key, stream, False, &cut)
 
 
-cdef uint64_t keep_policy(Context ctx, bytes key, Stream stream, uint32_t blocks_max, bint counts,
-                          TrimPoint* cut) except? 0xffffffffffffffff:
-    """Enforce a policy that does not depend on groups in at most blocks_max blocks and schedule the next
-    check; returns the number of evicted entries. The stream must come from a look-up for writing.
-    counts: as in `evict_to`."""
+cdef int keep_policy(Context ctx, bytes key, Stream stream, bint counts, TrimPoint* cut) except -1:
+    """Enforce a policy that does not depend on groups in at most BLOCKS_AT_ONCE blocks and schedule the
+    next check. The stream must come from a look-up for writing. counts: as in `evict_to`."""
     cdef Limits limits = limits_of(stream.policy)
-    cdef uint64_t evicted = 0
-    find_trim_point(stream, &limits, ctx.now_ms, NULL, blocks_max, cut)
+    find_trim_point(stream, &limits, ctx.now_ms, NULL, BLOCKS_AT_ONCE, cut)
     if cut.some:
-        evicted = evict_to(
-            ctx, key, stream, "all" if cut.all else (cut.first.ms, cut.first.seq), counts)
-    schedule_check(ctx, key, stream, cut.more)
-    return evicted
+        evict_to(ctx, key, stream, "all" if cut.all else (cut.first.ms, cut.first.seq), counts)
+    return schedule_check(ctx, key, stream, cut.more)
 
 
 cdef int schedule_check(Context ctx, bytes key, Stream stream, bint more) except -1:
@@ -93,7 +87,7 @@ def trim_by_policy(Context ctx not None, bytes key not None, Stream stream not N
     cdef TrimPoint cut
     if stream.policy.evict:
         return keep_with_groups(ctx, key, stream)
-    keep_policy(ctx, key, stream, BLOCKS_AT_ONCE, True, &cut)
+    keep_policy(ctx, key, stream, True, &cut)
     return cut.blocks
 
 

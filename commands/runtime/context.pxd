@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint64_t
 from millstream.commands.runtime.effects cimport Effects
 from millstream.encoding cimport Slice
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
-from millstream.storage.streams.stream cimport Stream
+from millstream.storage.streams.stream cimport Stream, must_settle
 
 
 cdef class Session:
@@ -68,7 +68,7 @@ cdef class Context:
     cdef inline Stream write_stream_at(self, Slice* key):
         """`write_stream` for a key in a request."""
         cdef Stream stream = self.db.writable_at(key)
-        if stream is not None and stream.policy is not None and stream.policy.evict:
+        if stream is not None and must_settle(stream):
             self.mark_settling(self.db.key_of(key), stream)
         return stream
 

@@ -15,7 +15,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from millstream.commands.runtime.arguments cimport Args
 from millstream.encoding cimport Slice
 from millstream.storage.keyspace.keyspace_core cimport NO_DATABASE, KeyspaceCore as Keyspace
-from millstream.storage.streams.stream cimport Stream
+from millstream.storage.streams.stream cimport Stream, must_settle
 
 from millstream.commands.runtime.effects import WAKES_READERS
 from millstream.commands.runtime.keyspace_events import EVENT_CLASSES
@@ -149,7 +149,7 @@ cdef class Context:
         cdef Stream stream = self.read_stream_at(key)
         if stream is None:
             return stream
-        if stream.policy is not None and stream.policy.evict:
+        if must_settle(stream):
             self.mark_settling(self.db.key_of(key), stream)
         if self.keyspace.capture is None:
             return stream
@@ -208,7 +208,7 @@ cdef class Context:
         used_s = (<Stream>value).used_s
         stream = self.db.writable_stream(key)
         stream.used_s = used_s
-        if stream.policy is not None and stream.policy.evict:
+        if must_settle(stream):
             self.mark_settling(key, stream)
         return stream
 

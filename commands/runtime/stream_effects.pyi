@@ -15,6 +15,7 @@ CONSUMERDROP: bytes
 DEADLINE: bytes
 WAIT: bytes
 GROUPRULES: bytes
+RULE_NUMBERS: dict[bytes, str]
 GROUPTTL: bytes
 RELEASE: bytes
 

@@ -192,10 +192,17 @@ class StreamSeries:
 def _scheduled(lines: Lines, who: str, schedule: Schedule, now_ms: int) -> None:
     """Add the samples of the scheduled entries of a stream."""
     overdue_s = max(0, now_ms - schedule.next_due_ms) / 1000
-    for name, value in (
-        ("millstream_stream_scheduled", len(schedule)),
-        ("millstream_stream_scheduled_overdue_seconds", overdue_s),
-    ):
+    _put(
+        lines,
+        who,
+        millstream_stream_scheduled=len(schedule),
+        millstream_stream_scheduled_overdue_seconds=overdue_s,
+    )
+
+
+def _put(lines: Lines, who: str, **samples: float) -> None:
+    """Add samples of metrics by name."""
+    for name, value in samples.items():
         lines[name].append(f"{name}{who} {value}\n")
 
 
@@ -312,13 +319,14 @@ def _write_rules(lines: Lines, who: str, group: Group, steady_ms: int) -> None:
     """The samples of a group with rules."""
     assert group.rules is not None
     dead = dead_count(group.pending)
-    for name, value in (
-        ("millstream_group_in_flight", group.in_flight),
-        ("millstream_group_waiting", group.pending.waiting_count - dead),
-        ("millstream_group_dead", dead),
-        ("millstream_group_paused", int(group.rules.paused_until_ms > steady_ms)),
-    ):
-        lines[name].append(f"{name}{who} {value}\n")
+    _put(
+        lines,
+        who,
+        millstream_group_in_flight=group.in_flight,
+        millstream_group_waiting=group.pending.waiting_count - dead,
+        millstream_group_dead=dead,
+        millstream_group_paused=int(group.rules.paused_until_ms > steady_ms),
+    )
     name = "millstream_group_dead_letters_total"
     for reason, count in group.dead_letters.items():
         lines[name].append(f'{name}{who[:-1]},reason="{label(reason)}"}} {count}\n')

@@ -36,7 +36,8 @@ def restore_ordering(
     if "held" in meta:
         stream.held = held_snapshot.load(meta["held"], stream, steady_ms)
     if "schedule" in meta:
-        stream.schedule = schedule or schedule_snapshot.load(meta["schedule"])
+        made = schedule_snapshot.load(meta["schedule"]) if schedule is None else schedule
+        stream.schedule = made
     if "lineage" in meta:
         stream.lineage = Lineage.load(meta["lineage"])
         if stream.lineage.sealed:

@@ -39,11 +39,11 @@ class DeadLetterTotals:
                 self.places.discard(place)
         return found
 
-    def unlogged_count(self, count: int, now_ms: int) -> int:
-        """The number of dead entries that the log does not have yet, `count` of them new; 0 if the
-        last line is less than a second old."""
-        self._unlogged += count
-        if now_ms < self._log_ms or not self._unlogged:
+    def unlogged_count(self, now_ms: int) -> int:
+        """The number of dead entries that the log does not have yet, with a new one; 0 if the last
+        line is less than a second old."""
+        self._unlogged += 1
+        if now_ms < self._log_ms:
             return 0
         self._log_ms = now_ms + LOG_EVERY_MS
         unlogged, self._unlogged = self._unlogged, 0

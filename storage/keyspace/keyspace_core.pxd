@@ -92,8 +92,8 @@ cdef class KeyspaceCore:
     cdef public uint64_t expired_count
     cdef public uint64_t redelivered_due  # entries that a group delivered again after their retry time
     cdef public uint64_t redelivered_claimed
-    # Entries trimmed before groups read them, counted for each group.
     cdef public object dead_letters  # a DeadLetterTotals
+    # Entries trimmed before groups read them, counted for each group.
     cdef public uint64_t missed_entries
     cdef public uint64_t unlogged_missed
     cdef public uint64_t missed_log_ms

@@ -72,3 +72,9 @@ cdef class Stream(EntryLog):
     cpdef int move_group(self, group, uint64_t ms, uint64_t seq,
                         int64_t entries_read) except -1
     cpdef bint drop_group(self, bytes name)
+
+
+cdef inline bint must_settle(Stream stream) noexcept:
+    """True if the policy of a stream depends on groups, and is not about to be enforced yet."""
+    return (stream.policy is not None and stream.policy.evict != EVICT_ANY
+            and not stream.policy.is_marked)
