@@ -121,7 +121,6 @@ class Producer(Closing, Generic[T]):
         self._state = Producing(
             key, name, secrets.token_hex(8), options, time.monotonic, Done, Guard()
         )
-        self._client = client
         self._room = Room()
         self._waker: Any = None
         self._sender: Background | None = None

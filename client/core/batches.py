@@ -15,10 +15,10 @@ from redis.exceptions import RedisError
 from millstream.client.core import requests
 from millstream.client.core.repeating import (
     FIRST_S,
-    LIMIT_TRIES,
     MOST_S,
     is_temporary,
     is_too_long,
+    known_limits,
     lost,
 )
 from millstream.client.core.steps import Call, Clock, Command, Sleep, Steps, Word
@@ -147,17 +147,11 @@ class BatchSender:
         return count
 
     def _too_long(self, batch: Entries) -> Steps[Refusals]:
-        """The entries that are above the server's limit. None if it is not known, because the
-        server is away or does not tell it."""
-        for _ in range(LIMIT_TRIES):
-            try:
-                limits = yield Call(requests.length_limit())
-            except RedisError:
-                continue
-            limit = next((int(value) for value in limits.values()), SEQ_MAX)
-            errors = [(entry, entry.length_error(limit)) for entry in batch.entries]
-            return [(entry, error) for entry, error in errors if error is not None]
-        return []
+        """The entries that are above the server's limit, as far as it is known."""
+        limits = (yield from known_limits()) or {}
+        limit = next((int(value) for value in limits.values()), SEQ_MAX)
+        errors = [(entry, entry.length_error(limit)) for entry in batch.entries]
+        return [(entry, error) for entry, error in errors if error is not None]
 
 
 def long_ones(batch: Entries) -> list[bytes]:

@@ -222,10 +222,11 @@ class Producing:
     def pending(self) -> int:
         """The number of entries that are not settled."""
         with self._lock:
-            batches = [*self._batches]
-            if self._on_its_way is not None:
-                batches.append(self._on_its_way)
-            return sum(len(batch.entries) for batch in batches)
+            return sum(len(batch.entries) for batch in self._unsettled())
+
+    def _unsettled(self) -> list[Batch]:
+        on_its_way = [] if self._on_its_way is None else [self._on_its_way]
+        return [*on_its_way, *self._batches]
 
     def metrics(self) -> dict[str, float]:
         return {**self._counts, "repeats": self._sender.repeats, "pending": self.pending}
@@ -295,9 +296,7 @@ class Producing:
         entries could not be repeated any more."""
         with self._lock:
             self.error = error
-            batches = [*self._batches]
-            if self._on_its_way is not None:
-                batches.insert(0, self._on_its_way)
+            batches = self._unsettled()
             count = sum(len(batch.entries) for batch in batches)
             self._on_its_way = None
             self._batches.clear()

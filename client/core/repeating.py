@@ -108,13 +108,20 @@ def is_too_long(error: Exception, words: Sequence[Any]) -> bool:
 def check_lengths(command: Command[Any]) -> Steps[None]:
     """After a lost reply. A user that may not read the limit, or a server that is away, leaves the
     question open."""
+    limits = yield from known_limits()
+    if limits is not None:
+        check_length(command.words, limits)
+
+
+def known_limits() -> Steps[dict[str, Any] | None]:
+    """The server's limit of a word; None if it is away or does not tell it."""
     for _ in range(LIMIT_TRIES):
         try:
-            limits = yield Call(requests.length_limit())
+            limits: dict[str, Any] = yield Call(requests.length_limit())
         except RedisError:
             continue
-        check_length(command.words, limits)
-        return
+        return limits
+    return None
 
 
 class Repeater:

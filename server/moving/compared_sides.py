@@ -351,8 +351,6 @@ class ServerSide:
         )
         if b"max-deleted-entry-id" in full:
             state.max_deleted_id = _id(full[b"max-deleted-entry-id"])
-        if b"pids-tracked" in full:
-            state.producers = None  # only their number is shown
         for group in map(_pairs, full[b"groups"]):
             self._add_group(state, group)
         return state

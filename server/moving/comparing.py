@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from millstream.server.moving.compared_sides import EntryId, Filters, Place, Side, State
-from millstream.storage.dump.base_making import shown_key
+from millstream.server.moving.compared_sides import Filters, Place, Side, State
+from millstream.storage.dump.base_making import id_text, shown_key
 from millstream.storage.dump.digests import GroupRow, PendingRow
 
 _LOOK_S = 0.2
@@ -101,7 +101,7 @@ class Comparison:
         if a.entries != b.entries:
             yield self._first_entry(place)
         yield from self._unequal("length", a.length, b.length)
-        yield from self._unequal("last ID", _text(a.last_id), _text(b.last_id))
+        yield from self._unequal("last ID", id_text(a.last_id), id_text(b.last_id))
         yield from self._unequal("entries added", a.entries_added, b.entries_added)
         yield from self._unequal("greatest deleted ID", a.max_deleted_id, b.max_deleted_id)
         yield from self._unequal("producers", a.producers, b.producers)
@@ -125,8 +125,8 @@ class Comparison:
                 ids = [entry[0] for entry in (one, other) if entry is not None]
                 first = min(ids)
                 has_it = self._a if one is not None and one[0] == first else self._b
-                return f"entry {_text(first)} is only in {has_it.name}"
-            return f"entry {_text(one[0])} has other fields"
+                return f"entry {id_text(first)} is only in {has_it.name}"
+            return f"entry {id_text(one[0])} has other fields"
         return "the entries changed meanwhile"
 
     def _expiry(self, a: State, b: State) -> Iterator[str]:
@@ -151,7 +151,7 @@ class Comparison:
                 yield f"{shown}, {sentence}"
 
     def _group(self, a: State, b: State, one: GroupRow, other: GroupRow) -> Iterator[str]:
-        yield from self._unequal("offset", _text(one.offset), _text(other.offset))
+        yield from self._unequal("offset", id_text(one.offset), id_text(other.offset))
         if a.has_entries_read and b.has_entries_read:
             above = a.entries_added is not None and one.entries_read > a.entries_added
             if not self._as_replica or not above:
@@ -161,7 +161,7 @@ class Comparison:
         yield from self._consumers(a, b, one, other)
         for row, its in zip_longest(one.pending, other.pending):
             if row is None or its is None or row[:2] != its[:2]:
-                yield f"pending entry {_text(min(r[:2] for r in (row, its) if r))} is in one only"
+                yield f"pending entry {id_text(min(r[:2] for r in (row, its) if r))} is in one only"
                 return
             yield from self._pending(row, its)
 
@@ -190,7 +190,3 @@ class Comparison:
                 yield f"{shown} has a later time or a greater count in the replica"
         elif row[3:] != its[3:]:
             yield f"{shown}: time and count {row[3:]} and {its[3:]}"
-
-
-def _text(entry_id: EntryId) -> str:
-    return f"{entry_id[0]}-{entry_id[1]}"

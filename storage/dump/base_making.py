@@ -35,6 +35,9 @@ class ImportFailure(DataError):
     """The import ends. The text is a sentence."""
 
 
+DATABASES_MAX = 16  # the default of the directive `databases`
+
+
 @dataclass(frozen=True)
 class Wanted:
     """The choice of keys, and of what ends the import. `databases` maps numbers of the file to
@@ -42,7 +45,6 @@ class Wanted:
 
     patterns: tuple[bytes, ...] = ()
     databases: dict[int, int] | None = None
-    databases_max: int = 16
     strings: bool = True
     may_leave_out: bool = True
     salvage: bool = False
@@ -185,10 +187,10 @@ class BaseMaker:
         number = head.database
         if self._wanted.databases is not None:
             return self._wanted.databases.get(number)
-        if number >= self._wanted.databases_max:
+        if number >= DATABASES_MAX:
             raise ImportFailure(
                 f"{name} has keys in database {number}, and a server has"
-                f" {self._wanted.databases_max} (the directive `databases`): --db {number}:0"
+                f" {DATABASES_MAX} (the directive `databases`): --db {number}:0"
                 " imports that one into database 0"
             )
         return number
@@ -299,10 +301,10 @@ class BaseMaker:
             "db": database,
             "key": shown_key(head.name),
             "length": stream.length,
-            "first_id": _text(reading.first_id if stream.length else (0, 0)),
-            "last_id": _text(stream.last_id),
+            "first_id": id_text(reading.first_id if stream.length else (0, 0)),
+            "last_id": id_text(stream.last_id),
             "entries_added": stream.entries_added,
-            "max_deleted_id": _text(stream.max_deleted_id),
+            "max_deleted_id": id_text(stream.max_deleted_id),
             "groups": len(groups),
             "consumers": sum(len(group.pending.consumers) for group in groups),
             "pending": sum(group.pending.count for group in groups),
@@ -341,7 +343,7 @@ def _shown(head: KeyHead) -> str:
     return f'key "{printable(readable(head.name))}" of database {head.database}'
 
 
-def _text(entry_id: tuple[int, int]) -> str:
+def id_text(entry_id: tuple[int, int]) -> str:
     return f"{entry_id[0]}-{entry_id[1]}"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from millstream.storage.dump.primitives import length_bytes, string_bytes
-from millstream.storage.dump.rdb import STRING, StreamDump
+from millstream.storage.dump.rdb import STRING, VERSIONS, StreamDump
 from millstream.storage.dump.rdb_bytes import crc64
 from millstream.storage.dump.stream_reading import (
     STREAM,
@@ -25,11 +25,11 @@ from millstream.storage.streams.stream import RetentionPolicy, Stream
 _PIECE_BYTES = 1 << 20
 _AUX, _EXPIRY_MS, _DATABASE, _EOF = b"\xfa", b"\xfc", b"\xfe", b"\xff"
 _TARGETS = (
-    ((9, STREAM), ("6.2",)),
-    ((10, STREAM_2), ("7.0",)),
-    ((11, STREAM_3), ("7.2", "7.4", "8.0", "8.2", "8.4")),
-    ((13, STREAM_4), ("8.6",)),
-    ((14, STREAM_5), ("8.8", "8.10")),
+    (STREAM, ("6.2",)),
+    (STREAM_2, ("7.0",)),
+    (STREAM_3, ("7.2", "7.4", "8.0", "8.2", "8.4")),
+    (STREAM_4, ("8.6",)),
+    (STREAM_5, ("8.8", "8.10")),
 )
 
 
@@ -40,7 +40,7 @@ class Target(NamedTuple):
     kind: int
 
 
-TARGETS = {name: Target(*target) for target, names in _TARGETS for name in names}
+TARGETS = {name: Target(VERSIONS[kind], kind) for kind, names in _TARGETS for name in names}
 
 
 def losses(stream: Stream, kind: int) -> list[str]:

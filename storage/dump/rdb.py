@@ -24,7 +24,6 @@ from millstream.storage.dump.primitives import EntryId, id_bytes, length_bytes, 
 from millstream.storage.dump.rdb_bytes import crc64
 from millstream.storage.dump.reader import Reader
 from millstream.storage.dump.skipping import (
-    COMMON_TYPE_MAX,
     KEY_METADATA,
     OTHER_TYPES,
     VALKEY_OTHER_TYPES,
@@ -36,9 +35,9 @@ from millstream.storage.dump.stream_reading import (
     STREAM_3,
     STREAM_4,
     STREAM_5,
-    STREAMS,
     UNKNOWN,
     StreamReader,
+    is_stream_type,
 )
 from millstream.storage.groups.group_snapshot import PENDING_SIZE
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE
@@ -124,7 +123,7 @@ def load(
             kind = reader.byte()
         if kind == STRING:
             value: Value = reader.string()
-        elif kind in STREAMS and not (is_valkey and kind > COMMON_TYPE_MAX):
+        elif is_stream_type(kind, is_valkey):
             value = yield from StreamReader(reader, kind, incarnation, now_ms).read()
         elif kind in others:
             raise OtherTypeError(

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from millstream.errors import PayloadError
 from millstream.storage.dump.reader import CutOffError, Reader
 from millstream.storage.dump.skipping import (
-    COMMON_TYPE_MAX,
     KEY_METADATA,
     module_name,
     skip_key_metadata,
@@ -21,7 +20,7 @@ from millstream.storage.dump.skipping import (
     skip_module_value,
     skip_stream,
 )
-from millstream.storage.dump.stream_reading import STREAMS
+from millstream.storage.dump.stream_reading import is_stream_type
 
 MAGIC_BYTES = 9
 WITH_CHECKSUM = 5  # the version that introduced it
@@ -55,13 +54,12 @@ class NotRdbError(PayloadError):
 
 @dataclass(slots=True)
 class KeyHead:
-    """A key whose value comes next. `expires_ms` is a Unix time; `offset` is where its type is."""
+    """A key whose value comes next. `expires_ms` is a Unix time."""
 
     database: int
     name: bytes
     kind: int
     expires_ms: int | None
-    offset: int
 
 
 @dataclass
@@ -144,13 +142,12 @@ class RdbFile:
             else:
                 self._require_known(kind, offset)
                 name = self.reader.string()
-                self.key = KeyHead(self._database, name, kind, expires_ms, offset)
+                self.key = KeyHead(self._database, name, kind, expires_ms)
                 yield self.key
                 self.keys_read += 1
                 expires_ms = None
 
     def _end(self) -> None:
-        self.key = None
         self.checksum = self.reader.checksum
         if self.version >= WITH_CHECKSUM:
             self.stored_checksum = int.from_bytes(self.reader.take(8), "little")
@@ -204,7 +201,7 @@ class RdbFile:
             raise self._unknown("type", kind, offset)
 
     def _is_stream(self, kind: int) -> bool:
-        return kind in STREAMS and not (self.is_valkey and kind > COMMON_TYPE_MAX)
+        return is_stream_type(kind, self.is_valkey)
 
     def is_stream(self) -> bool:
         """True if the value of the current key is a stream."""

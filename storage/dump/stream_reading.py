@@ -18,7 +18,7 @@ from millstream.storage.dump.node_codec import NodeReader, take_sealed
 from millstream.storage.dump.pending import PendingReader
 from millstream.storage.dump.primitives import EntryId
 from millstream.storage.dump.reader import CutOffError, Reader
-from millstream.storage.dump.skipping import skip_group, skip_window
+from millstream.storage.dump.skipping import COMMON_TYPE_MAX, skip_group, skip_window
 from millstream.storage.groups.group import Group
 from millstream.storage.groups.group_snapshot import load_group_in_steps
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
@@ -28,6 +28,12 @@ from millstream.storage.streams.stream import Stream
 # the active times of consumers; the idempotence window; released entries.
 STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5 = 15, 19, 21, 26, 27
 STREAMS = (STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5)
+
+
+def is_stream_type(kind: int, is_valkey: bool) -> bool:
+    """True for a type of streams; Valkey has other types with the numbers of the later ones."""
+    return kind in STREAMS and not (is_valkey and kind > COMMON_TYPE_MAX)
+
 
 LISTPACK_MAX_BYTES = 1 << 30  # as in Redis
 # Elements of a node that are read in one step: at most about a quarter of a millisecond's work.
@@ -88,7 +94,7 @@ class StreamReader:
         self._read_counters()
         yield from self._read_groups()
         if self._kind >= STREAM_4:
-            yield from self._read_window()
+            yield from self._read_or_skip(self._read_window, lambda: skip_window(self._reader))
         if self._fault is not None:
             raise PayloadError(_in_words(self._fault)) from self._fault
         return self.stream
@@ -160,20 +166,28 @@ class StreamReader:
 
     def _read_groups(self) -> Iterator[None]:
         for _ in range(self._reader.length()):
-            if self._fault is None:
-                self._reader.mark()
-                try:
-                    yield from self._read_group()
-                    continue
-                except CutOffError:
-                    raise
-                except _FAULTS as error:
-                    self._fail(error)
-                    self._reader.rewind()
-                finally:
-                    self._reader.unmark()
-            skip_group(self._reader, self._kind)
-            yield
+            yield from self._read_or_skip(
+                self._read_group, lambda: skip_group(self._reader, self._kind)
+            )
+
+    def _read_or_skip(
+        self, read: Callable[[], Iterator[None]], skip: Callable[[], None]
+    ) -> Iterator[None]:
+        """Read a part; if it is invalid, or a part before it was, pass over it by its lengths."""
+        if self._fault is None:
+            self._reader.mark()
+            try:
+                yield from read()
+                return
+            except CutOffError:
+                raise
+            except _FAULTS as error:
+                self._fail(error)
+                self._reader.rewind()
+            finally:
+                self._reader.unmark()
+        skip()
+        yield
 
     def _read_group(self) -> Iterator[None]:
         reader = self._reader
@@ -233,20 +247,7 @@ class StreamReader:
     # ------------------------------------------------------------ messages of producers
 
     def _read_window(self) -> Iterator[None]:
-        reader = self._reader
-        if self._fault is None:
-            reader.mark()
-            try:
-                self.stream.idempotence = yield from _load_window(reader)
-                return
-            except CutOffError:
-                raise
-            except _FAULTS as error:
-                self._fail(error)
-                reader.rewind()
-            finally:
-                reader.unmark()
-        skip_window(reader)
+        self.stream.idempotence = yield from _load_window(self._reader)
 
 
 def _in_words(error: Exception) -> str:
