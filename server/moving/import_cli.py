@@ -21,6 +21,7 @@ from millstream.cli_error import CliError
 from millstream.errors import counted, printable
 from millstream.server.moving.converting import Source, Task
 from millstream.server.moving.import_report import Report, write_report
+from millstream.server.moving.live_source import LiveSource, is_url
 from millstream.server.repair.destination import Destination, Unusable, stoppable
 from millstream.storage.files.journal_format import ID_SIZE
 from millstream.storage.files.manifest import Manifest, base_name, store_manifest
@@ -28,7 +29,8 @@ from millstream.storage.files.manifest import Manifest, base_name, store_manifes
 MEMORY = "4gb"
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _CODES = (
-    "SOURCE is a file of Redis or Valkey (dump.rdb), or - for standard input. "
+    "SOURCE is a file of Redis or Valkey (dump.rdb), - for standard input, or the URL of a running "
+    "server: redis://, rediss:// or unix://. "
     "Exit codes: 0 done; 1 failed, nothing was written; 2 wrong usage."
 )
 
@@ -92,7 +94,7 @@ class Databases(click.ParamType):  # type: ignore[type-arg]
     help="Write a report as JSON, with digests of each stream.",
 )  # fmt: skip
 def import_(sources: tuple[str, ...], directory: Path, **given: Any) -> None:
-    """Make a data directory from the files of a Redis or Valkey.
+    """Make a data directory from files of a Redis or Valkey, or from a running one.
 
     The directory appears when it is complete. Keys of other types are counted and named.
     """
@@ -113,7 +115,9 @@ class Import:
         self._given = given
         self._stack = stack
         self._directory = directory
-        self._sources = [self._open(source) for source in sources]
+        self._sources = [
+            LiveSource(source) if is_url(source) else self._open(source) for source in sources
+        ]
 
     def _open(self, source: str) -> Source:
         if source == "-":
@@ -134,7 +138,7 @@ class Import:
         if self._given["dry_run"]:
             descriptor = os.open(os.devnull, os.O_WRONLY)
             self._stack.callback(os.close, descriptor)
-            self._report(self._convert(descriptor, os.urandom(ID_SIZE)))
+            self._report(self._convert(descriptor, os.urandom(ID_SIZE), None))
             return
         try:
             destination = Destination(self._directory)
@@ -152,7 +156,7 @@ class Import:
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                report = self._convert(descriptor, identity)
+                report = self._convert(descriptor, identity, destination.folder)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -173,9 +177,20 @@ class Import:
 
     # ------------------------------------------------------------ the process
 
-    def _convert(self, base: int, identity: bytes) -> Report:
+    def _fetched(self, source: Source | LiveSource, folder: Path | None) -> Source:
+        """A source as a file: a full sync of a running server."""
+        if isinstance(source, Source):
+            return source
+        with progress_bar() as tell:
+            file, fetched = source.fetch(folder, lambda done, total: tell(done, total, 0))
+        self._stack.callback(file.close)
+        return fetched
+
+    def _convert(self, base: int, identity: bytes, folder: Path | None) -> Report:
+        """Convert the sources into a base. `folder` is that of the base."""
+        sources = [self._fetched(source, folder) for source in self._sources]
         task = Task(
-            sources=self._sources,
+            sources=sources,
             base=base,
             directory=identity.hex(),
             memory_bytes=self._given["memory"],
@@ -187,7 +202,7 @@ class Import:
             with_digests=self._given["report_path"] is not None,
         )
         messages, theirs = os.pipe()
-        kept = [base, *(source.descriptor for source in self._sources if source.descriptor > 0)]
+        kept = [base, *(source.descriptor for source in sources if source.descriptor > 0)]
         actions = [(os.POSIX_SPAWN_DUP2, theirs, 2)]
         words = [sys.executable, "-m", "millstream.server.moving.converting", task.to_text()]
         for descriptor in kept:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.proxy import Proxy
 from tests.support import rdb_files
 from tests.support.client import ConnectionClosed
 from tests.support.payloads import Entry, Stream
@@ -166,3 +167,54 @@ def test_a_file_that_needs_too_much_memory_ends_the_import(tmp_path: Path) -> No
     assert done.returncode == 1
     assert "need more memory than --memory" in done.stderr
     assert not list(tmp_path.glob("data*"))
+
+
+def test_a_running_redis_is_imported_by_a_full_sync(redis_server: Server, tmp_path: Path) -> None:
+    """With an RDB of a known size and with one that ends with a mark, as a user with a password."""
+    with redis_server.client() as client:
+        fill(client)
+        client.call("ACL", "SETUSER", "mover", "on", ">secret:/x", "+psync", "+replconf", "+ping")
+        client.call("ACL", "SETUSER", "other", "on", ">secret", "+ping", "~*")
+        client.call("CONFIG", "SET", "repl-diskless-sync-delay", 0)
+        for number, diskless in enumerate(("no", "yes")):
+            client.call("CONFIG", "SET", "repl-diskless-sync", diskless)
+            url = f"redis://mover:secret%3A%2Fx@127.0.0.1:{redis_server.port}"
+            data, report = tmp_path / f"data{number}", tmp_path / "report.json"
+            done = run("import", url, "--dir", str(data), "--report", str(report))
+            assert done.returncode == 0, done.stderr
+            found = json.loads(report.read_text())
+            assert found["totals"]["pending"] == 42
+            assert found["left_out"]["hash"]["names"] == ["hash"]
+            assert found["source"]["checksum"] == "right"
+            assert "secret" not in done.stdout + report.read_text()
+            same = run("compare", url_of(redis_server), str(data))
+            assert same.returncode == 0, same.stdout + same.stderr
+            assert not list(tmp_path.glob("*.partial"))
+        other = f"redis://other:secret@127.0.0.1:{redis_server.port}"
+        done = run("import", other, "--dir", str(tmp_path / "none"))
+        assert done.returncode == 1
+        assert "its user needs +psync +replconf +ping" in done.stderr
+        done = run("import", url_of(redis_server), "--dry-run", "--dir", str(tmp_path / "none"))
+        assert done.returncode == 0, done.stderr
+        client.call("ACL", "SETUSER", "default", "resetpass", ">much")
+        done = run("import", url_of(redis_server), "--dir", str(tmp_path / "none"))
+        client.call("ACL", "SETUSER", "default", "nopass")
+        client.call("ACL", "DELUSER", "mover", "other")
+        assert "needs a password" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_full_sync_that_is_cut_leaves_no_directory(redis_server: Server, tmp_path: Path) -> None:
+    with redis_server.client() as client:
+        client.call("CONFIG", "SET", "repl-diskless-sync", "no")
+        for i in range(1, 200):
+            client.call("XADD", "s", f"{i}-1", "n", os.urandom(500))
+    proxy = Proxy(redis_server.port)
+    proxy.cutting = 60_000, 60_000
+    try:
+        done = run("import", proxy.url, "--dir", str(tmp_path / "data"))
+    finally:
+        proxy.close()
+    assert done.returncode == 1
+    assert "nothing was written" in done.stderr
+    assert os.listdir(tmp_path) == []
