@@ -100,6 +100,7 @@ def export(ctx: click.Context, /, source: str | None, url: str | None, **options
     ways = {name: options.pop(name) for name in FOLDER_OPTIONS}
     of_redis = {name: options.pop(name) for name in ("redis", "unowned")}
     if options["format"] == "rdb":
+        _remove_files_when_ended()
         _run_rdb(ctx, source, output, options, of_redis)
         return
     for name, given in of_redis.items():
@@ -115,9 +116,14 @@ def export(ctx: click.Context, /, source: str | None, url: str | None, **options
     if into is not None:
         _run_into(into, wanted, **ways)
         return
-    for ended in (signal.SIGTERM, signal.SIGHUP):  # exit normally, which removes unfinished files
-        signal.signal(ended, lambda number, _: sys.exit(128 + number))
+    _remove_files_when_ended()
     _run(wanted, _default_name(where, wanted.format) if output is None else output)
+
+
+def _remove_files_when_ended() -> None:
+    """Exit normally after a signal, which removes unfinished files."""
+    for ended in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ended, lambda number, _: sys.exit(128 + number))
 
 
 def _check_usage(
@@ -164,9 +170,15 @@ def _sentences() -> Iterator[None]:
     from millstream.pipeline.range_plan import DataLossError
     from millstream.pipeline.server_connection import ServerError
 
+    with _sentences_of(DataError, DataLossError, ServerError, ValueError):
+        yield
+
+
+@contextmanager
+def _sentences_of(*expected: type[Exception]) -> Iterator[None]:
     try:
         yield
-    except (DataError, DataLossError, ServerError, ValueError) as problem:
+    except expected as problem:
         _fail(problem)
     except BrokenPipeError:
         raise  # the reader closed the pipe, like `head`: click ends the program without a message
@@ -213,21 +225,10 @@ def _run_rdb(
     unowned = os.fsencode(of_redis["unowned"] or "unowned")
     request = RdbRequest(Path(source), version, unowned, patterns, options["db"])
     name = f"{Path(source).resolve().name}.rdb" if output is None else output
-    with _sentences_of_rdb():
+    with _sentences_of(DataError):
         result = export_rdb(request, name)
     for line in result.lines(name):
         click.echo(line, err=name == "-")
-
-
-@contextmanager
-def _sentences_of_rdb() -> Iterator[None]:
-    try:
-        yield
-    except DataError as problem:
-        _fail(problem)
-    except OSError as problem:
-        name = f"{problem.filename}: " if problem.filename else ""
-        _fail(f"{name}{problem.strerror or problem}")
 
 
 # ---------------------------------------------------------------------------------- into a folder

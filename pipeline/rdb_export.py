@@ -126,14 +126,14 @@ def _keys(directory: Path, now_ms: int) -> Iterator[tuple[int, bytes, bytes | St
         for section in range(len(reader.summary.sections)):
             small = reader.small_streams(section)
             if small is not None:
-                keyspace = _new_keyspace(now_ms)
+                keyspace = _new_keyspace(now_ms, max(row[0] for row in reader.rows(section)))
                 stored = StoredKeyspace(keyspace)
                 while stored.restore_small(small, _SMALL_STEP):
                     pass
                 yield from _contents(keyspace)
                 continue
             for record in reader.records(section):
-                keyspace = _new_keyspace(now_ms)
+                keyspace = _new_keyspace(now_ms, record.db)
                 blocks = list(reader.blocks(record, Block))
                 meta = reader.meta(record)
                 StoredKeyspace(keyspace).restore(record.db, record.key, record.kind, meta, blocks)
@@ -142,8 +142,8 @@ def _keys(directory: Path, now_ms: int) -> Iterator[tuple[int, bytes, bytes | St
         file.close()
 
 
-def _new_keyspace(now_ms: int) -> Keyspace:
-    keyspace = Keyspace()
+def _new_keyspace(now_ms: int, last_database: int) -> Keyspace:
+    keyspace = Keyspace(last_database + 1)
     keyspace.expiring = False
     keyspace.set_time(now_ms)
     return keyspace

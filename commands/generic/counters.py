@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millstream.commands.generic import long_double
-from millstream.commands.generic.expiry import let_expire, let_stay
+from millstream.commands.generic.expiry import is_due, let_expire, let_stay
 from millstream.commands.generic.frequent import add_to_integer
 from millstream.commands.generic.keys import INT64_MAX, INT64_MIN, delete_keys, find
 from millstream.commands.generic.long_double import LongDouble
@@ -282,7 +282,7 @@ def _apply(ctx: Context, key: bytes, value: bytes, increment: Increment, at_ms: 
     by_float = increment.kind == b"BYFLOAT"
     if increment.only_first_expiry and ctx.db.expiry_ms(key):
         at_ms = 0
-    if at_ms and at_ms <= ctx.now_ms:
+    if at_ms and is_due(ctx, at_ms):
         delete_keys(ctx, [key])
         return
     event = b"incrbyfloat" if by_float else b"incrby"

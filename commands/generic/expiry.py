@@ -29,6 +29,12 @@ def invalid_expiry(name: str) -> CommandError:
     return CommandError(f"ERR invalid expire time in '{name}' command")
 
 
+def is_due(ctx: Context, at_ms: int) -> bool:
+    """True if a new expiry is in the past, so that it deletes its key. Not in requests of a source
+    that this server follows: the source deletes the key itself."""
+    return at_ms <= ctx.now_ms and ctx.keyspace.expiring
+
+
 def let_expire(
     ctx: Context, key: bytes, at_ms: int, *, event: bytes | None = b"expire", count: int = 1
 ) -> None:
@@ -85,7 +91,7 @@ def expire_from_now(ctx: Context, key: bytes, ttl_ms: int) -> None:
 
 
 def _expire_at(ctx: Context, key: bytes, at_ms: int) -> None:
-    if at_ms <= ctx.now_ms:
+    if is_due(ctx, at_ms):
         delete_keys(ctx, [key])
     else:
         let_expire(ctx, key, at_ms)

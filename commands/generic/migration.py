@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from millstream.commands.generic.expiry import let_expire
+from millstream.commands.generic.expiry import is_due, let_expire
 from millstream.commands.generic.keys import (
     INT64_MAX,
     Value,
@@ -330,7 +330,7 @@ def restore(ctx: Context, args: Args) -> object:
     if isinstance(made, Again):
         return made
     (value, kind), job = made
-    if at_ms and at_ms <= ctx.now_ms:
+    if at_ms and is_due(ctx, at_ms):
         ctx.keyspace.expired_count += 1
         delete_keys(ctx, [key])
         return OK

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from millstream.commands.generic.expiry import invalid_expiry, let_expire, let_stay
+from millstream.commands.generic.expiry import invalid_expiry, is_due, let_expire, let_stay
 from millstream.commands.generic.keys import (
     INT64_MAX,
     delete_keys,
@@ -264,7 +264,7 @@ def getex(ctx: Context, args: Args) -> object:
     if value is None:
         return None
     at_ms = expiry.moment_ms(ctx, "getex")
-    if expiry.is_absolute and at_ms <= ctx.now_ms:
+    if expiry.is_absolute and is_due(ctx, at_ms):
         delete_keys(ctx, [key])
     elif at_ms:
         let_expire(ctx, key, at_ms)

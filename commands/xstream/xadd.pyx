@@ -113,7 +113,7 @@ cdef add_with_options(Context ctx, Args args):
     if not auto:
         # A malformed ID is reported before contradictory options, as in Redis.
         any_seq = read_id(&args.items[args.pos], &entry.id)
-        if message is not None:
+        if message is not None and not is_obeyed(ctx):
             raise CommandError(ONCE_WITH_ID)
     check_trim(&trim)
     if entry.count < 2 or entry.count & 1:
@@ -128,10 +128,12 @@ cdef add_with_options(Context ctx, Args args):
         if iid is None:
             iid = name_of([
                 entry.items[i].ptr[:entry.items[i].size] for i in range(entry.count)])
-        if stream is not None:
+        if stream is not None and auto:
             first = repeated_id(ctx, args[1], stream, producer, iid)
             if first is not None:
                 return first
+        if auto and is_obeyed(ctx):
+            return None  # it was a repeat at the source
     if not auto:
         if stream is not None and stream.restrictions:
             check_append(ctx, stream)  # no other ID would be accepted either
@@ -146,6 +148,12 @@ cdef add_with_options(Context ctx, Args args):
     if trim.by_length or trim.by_id:
         trim_after_append(ctx, ctx.db.key_of(&args.items[1]), stream, &trim)
     return reply
+
+
+cdef bint is_obeyed(Context ctx) except -1:
+    """True if the request is one of the source that this server follows. The source has chosen the ID
+    of a message, and sends `*` for a repeat."""
+    return getattr(ctx.session, "is_obeyed", False)
 
 
 cdef int trim_after_append(Context ctx, bytes key, Stream stream, Trim* trim) except -1:

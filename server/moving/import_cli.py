@@ -19,15 +19,16 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from millstream.cli_error import CliError
 from millstream.errors import counted, printable
+from millstream.server.config.kinds import parse_size
 from millstream.server.moving.converting import Source, Task
 from millstream.server.moving.import_report import Report, write_report
 from millstream.server.moving.live_source import LiveSource, is_url
 from millstream.server.repair.destination import Destination, Unusable, stoppable
+from millstream.storage.dump.base_making import DATABASES_MAX
 from millstream.storage.files.journal_format import ID_SIZE
 from millstream.storage.files.manifest import Manifest, base_name, store_manifest
 
 MEMORY = "4gb"
-_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _CODES = (
     "SOURCE is a file of Redis or Valkey (dump.rdb), - for standard input, or the URL of a running "
     "server: redis://, rediss:// or unix://. "
@@ -41,12 +42,10 @@ class Memory(click.ParamType):  # type: ignore[type-arg]
     name = "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value).strip().lower()
-        digits = text.rstrip("bgkm")
-        unit = _UNITS.get(text[len(digits) :])
-        if unit is None or not digits.isdecimal():
+        try:
+            return parse_size(str(value))
+        except ValueError:
             self.fail(f"{value!r} is not a size such as 512mb or 4gb", param, ctx)
-        return int(digits) * unit
 
 
 class Databases(click.ParamType):  # type: ignore[type-arg]
@@ -62,7 +61,24 @@ class Databases(click.ParamType):  # type: ignore[type-arg]
         old, _, new = str(value).partition(":")
         if not old.isdecimal() or not (new or old).isdecimal() or str(value).endswith(":"):
             self.fail(f"{value!r} is not N or N:M", param, ctx)
+        if int(new or old) >= DATABASES_MAX:
+            self.fail(
+                f"{value!r}: a server has {DATABASES_MAX} databases (the directive `databases`),"
+                f" so M is 0 to {DATABASES_MAX - 1}",
+                param,
+                ctx,
+            )
         return int(old), int(new or old)
+
+
+def by_number(
+    ctx: click.Context, param: click.Parameter, pairs: tuple[tuple[int, int], ...]
+) -> dict[int, int] | None:
+    """The new number of each wanted database; None if all are wanted."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise click.BadParameter("the same database is named twice", ctx, param)
+    return found or None
 
 
 @click.command("import", epilog=_CODES)
@@ -73,7 +89,7 @@ class Databases(click.ParamType):  # type: ignore[type-arg]
 )  # fmt: skip
 @click.option("--key", "patterns", multiple=True, metavar="PATTERN", help="Only these keys.")
 @click.option(
-    "--db", "databases", multiple=True, type=Databases(),
+    "--db", "databases", multiple=True, type=Databases(), callback=by_number,
     help="Only this database, as database M if M is given.",
 )  # fmt: skip
 @click.option("--strings", type=click.Choice(["keep", "skip"]), default="keep", help="[keep]")
@@ -195,7 +211,7 @@ class Import:
             directory=identity.hex(),
             memory_bytes=self._given["memory"],
             patterns=self._given["patterns"],
-            databases=dict(self._given["databases"]) or None,
+            databases=self._given["databases"],
             strings=self._given["strings"] == "keep",
             may_leave_out=self._given["other"] == "skip",
             salvage=self._given["salvage"],

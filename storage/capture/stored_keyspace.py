@@ -8,7 +8,7 @@ from millstream.storage.blocks.block import Block
 from millstream.storage.capture.capture import Capture
 from millstream.storage.capture.ordering_snapshot import restore_ordering
 from millstream.storage.capture.small_loader import SmallLoader
-from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.keyspace import Keyspace, Source
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import has_delivery_rules, load_stream
 
@@ -36,6 +36,8 @@ class StoredKeyspace:
             meta["clock"] = keyspace.recorded_promise_ms
         if keyspace.histories:
             meta["histories"] = [list(line) for line in keyspace.histories]
+        if keyspace.source is not None:
+            meta["source"] = keyspace.source._asdict()
         return meta
 
     def restore_global(self, meta: dict[str, Any]) -> None:
@@ -46,6 +48,8 @@ class StoredKeyspace:
         keyspace.has_ordering = keyspace.has_ordering or "ordering" in meta
         keyspace.note_promise(meta.get("clock", 0))
         keyspace.histories = tuple((name, first) for name, first in meta.get("histories", ()))
+        if "source" in meta:
+            keyspace.source = Source(**meta["source"])
 
     def restore(
         self, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: list[Block]

@@ -17,13 +17,14 @@ from millstream.glob import matcher
 from millstream.storage.blocks.block import Block
 from millstream.storage.capture.captured_keys import Captured, captured_stream, with_expiry
 from millstream.storage.capture.small_streams import SmallStreams
-from millstream.storage.dump.digests import group_row, groups_digest, new_digest
+from millstream.storage.dump.digests import group_row, groups_digest, new_digest, stream_digest
 from millstream.storage.dump.node_codec import digest_form
 from millstream.storage.dump.rdb import whole
 from millstream.storage.dump.rdb_file import STRING, KeyHead, NotRdbError, Passed, RdbFile
 from millstream.storage.dump.reader import CutOffError
 from millstream.storage.dump.stream_reading import Adjusted, StreamReader
 from millstream.storage.files.snapshot_writer import SnapshotWriter
+from millstream.storage.keyspace.keyspace import Source
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
 
@@ -73,13 +74,15 @@ class Totals:
 
 @dataclass
 class Findings:
-    """The result of an import, except the streams. `lost` has a sentence for each loss."""
+    """The result of an import, except the streams. `lost` has a sentence for each loss, `notes` for
+    what a source does not say."""
 
     totals: Totals = field(default_factory=Totals)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
     adjusted: Adjusted = field(default_factory=Adjusted)
     expired: int = 0
     lost: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -116,13 +119,13 @@ class BaseMaker:
         self._is_open = False  # blocks of the current key have been written
         self._digest = new_digest()
         self._known: set[int] = set()
-        self._source: dict[str, Any] = {}
+        self._source: Source | None = None
 
     # ------------------------------------------------------------ a file
 
     def add_file(self, file: RdbFile, name: str) -> None:
         """Add the keys of a file. ImportFailure when it is damaged, or has what is not wanted."""
-        file.tell_passed = self._leave_out
+        file.tell_passed = self.leave_out
         try:
             file.begin()
             for head in file.key_heads():
@@ -137,17 +140,17 @@ class BaseMaker:
             self._lose(f"{name}: {damage}", "everything")
         except PayloadError as error:
             self._drop_open()
-            self._lose(_sentence(file, name, file.reader.offset, str(error)), "them")
+            self._lose(damage_sentence(file, name, file.reader.offset, str(error)), "them")
         self._note_source(file)
 
     def _note_source(self, file: RdbFile) -> None:
         facts = file.facts
         if b"repl-id" in facts:
-            self._source = {
-                "replid": facts[b"repl-id"].decode("ascii", "replace"),
-                "offset": _number(facts.get(b"repl-offset", b"0")),
-                "database": _number(facts.get(b"repl-stream-db", b"-1")),
-            }
+            self._source = Source(
+                facts[b"repl-id"].decode("ascii", "replace"),
+                _number(facts.get(b"repl-offset", b"0")),
+                _number(facts.get(b"repl-stream-db", b"-1")),
+            )
 
     def _lose(self, sentence: str, rest: str) -> None:
         """Note a loss; it ends the import unless the rest is wanted."""
@@ -158,29 +161,56 @@ class BaseMaker:
     # ------------------------------------------------------------ a key
 
     def _add_key(self, file: RdbFile, head: KeyHead, name: str) -> None:
-        wanted = self._wanted
+        database = self._chosen(head, name)
+        if database is None:
+            file.skip()
+        elif file.is_stream():
+            self._require_new(database, head, name)
+            self._add_stream(file, head, database, name)
+        elif head.kind == STRING and self._wanted.strings:
+            self._require_new(database, head, name)
+            self._add_string(file, head, database, name)
+        else:
+            self.leave_out_key(head, file.skip(), name)
+
+    def add_value(self, head: KeyHead, value: bytes | Stream, name: str) -> None:
+        """Add a key of a keyspace; `name` is that of its source."""
+        database = self._chosen(head, name)
+        if database is None:
+            return
+        if isinstance(value, Stream):
+            self._require_new(database, head, name)
+            self._incarnation = max(self._incarnation, value.incarnation)
+            self._count(value, Adjusted())
+            digest = stream_digest(value) if self._with_digests else ""
+            self._describe(value, value.first_id or (0, 0), head, database, digest)
+            self._put_stream(database, head, value)
+        elif self._wanted.strings:
+            self._require_new(database, head, name)
+            self._put_string(database, head, value)
+        else:
+            self.leave_out(Passed("string", head.name, len(value)))
+
+    def leave_out_key(self, head: KeyHead, passed: Passed, name: str) -> None:
+        """Count a key that has no place here, if it is one of those that are wanted."""
+        if self._chosen(head, name) is None:
+            return
+        if passed.what != "string" and not self._wanted.may_leave_out:
+            raise ImportFailure(
+                f"{name} has {_shown(head)}, which is a {passed.what}: this server has"
+                " streams and strings; --other skip leaves it out"
+            )
+        self.leave_out(passed)
+
+    def _chosen(self, head: KeyHead, name: str) -> int | None:
+        """The database to which a key goes; None if it is not wanted, or due."""
         database = self._database_of(head, name)
         if database is None or not self._matches_key(head.name):
-            file.skip()
-            return
+            return None
         if head.expires_ms is not None and head.expires_ms <= self._now_ms:
-            file.skip()
             self.findings.expired += 1
-            return
-        is_value = file.is_stream() or (head.kind == STRING and wanted.strings)
-        if not is_value:
-            if head.kind != STRING and not wanted.may_leave_out:
-                raise ImportFailure(
-                    f"{name} has {_shown(head)}, which is a {file.skip().what}: this server has"
-                    " streams and strings; --other skip leaves it out"
-                )
-            self._leave_out(file.skip())
-            return
-        self._require_new(database, head, name)
-        if file.is_stream():
-            self._add_stream(file, head, database, name)
-        else:
-            self._add_string(file, head, database, name)
+            return None
+        return database
 
     def _database_of(self, head: KeyHead, name: str) -> int | None:
         """The database to which a key goes; None if it is not wanted."""
@@ -204,7 +234,8 @@ class BaseMaker:
             raise ImportFailure(f"{name} has {_shown(head)}, which was imported before")
         self._known.add(number)
 
-    def _leave_out(self, passed: Passed) -> None:
+    def leave_out(self, passed: Passed) -> None:
+        """Count what has no place here."""
         kind = self.findings.left_out.setdefault(passed.what, LeftOut())
         kind.keys += 1
         kind.bytes += passed.size_bytes
@@ -217,8 +248,12 @@ class BaseMaker:
         except CutOffError:
             raise
         except PayloadError as error:
-            self._lose(_sentence(file, name, file.reader.offset, str(error)), "the other keys")
+            sentence = damage_sentence(file, name, file.reader.offset, str(error))
+            self._lose(sentence, "the other keys")
             return
+        self._put_string(database, head, value)
+
+    def _put_string(self, database: int, head: KeyHead, value: bytes) -> None:
         meta = with_expiry({"value": value}, head.expires_ms)
         self._writer.add(Captured(database, head.name, "string", meta, []))
         self.findings.totals.strings += 1
@@ -236,10 +271,12 @@ class BaseMaker:
             raise
         except PayloadError as error:
             self._drop_open()
-            self._lose(_sentence(file, name, reading.fault_offset, str(error)), "the other keys")
+            sentence = damage_sentence(file, name, reading.fault_offset, str(error))
+            self._lose(sentence, "the other keys")
             return
-        self._count(stream, reading)
-        self._describe(stream, reading, head, database)
+        self._count(stream, reading.adjusted)
+        self._digest_blocks(list(stream.blocks()))
+        self._describe(stream, reading.first_id, head, database, self._digest.hexdigest())
         self._put_stream(database, head, stream)
 
     def _put_stream(self, database: int, head: KeyHead, stream: Stream) -> None:
@@ -280,20 +317,18 @@ class BaseMaker:
 
     # ------------------------------------------------------------ findings
 
-    def _count(self, stream: Stream, reading: StreamReader) -> None:
-        totals, adjusted = self.findings.totals, self.findings.adjusted
+    def _count(self, stream: Stream, adjusted: Adjusted) -> None:
+        totals = self.findings.totals
         totals.streams += 1
         totals.entries += stream.length
         for group in stream.groups.values():
             totals.groups += 1
             totals.consumers += len(group.pending.consumers)
             totals.pending += group.pending.count
-        adjusted.delivery_times += reading.adjusted.delivery_times
-        adjusted.seen_times += reading.adjusted.seen_times
-        adjusted.consumers_without_name += reading.adjusted.consumers_without_name
+        self.findings.adjusted.add(adjusted)
 
     def _describe(
-        self, stream: Stream, reading: StreamReader, head: KeyHead, database: int
+        self, stream: Stream, first_id: tuple[int, int], head: KeyHead, database: int, digest: str
     ) -> None:
         groups = stream.groups.values()
         window = stream.idempotence
@@ -301,7 +336,7 @@ class BaseMaker:
             "db": database,
             "key": shown_key(head.name),
             "length": stream.length,
-            "first_id": id_text(reading.first_id if stream.length else (0, 0)),
+            "first_id": id_text(first_id if stream.length else (0, 0)),
             "last_id": id_text(stream.last_id),
             "entries_added": stream.entries_added,
             "max_deleted_id": id_text(stream.max_deleted_id),
@@ -312,8 +347,7 @@ class BaseMaker:
             "expiry": head.expires_ms,
         }
         if self._with_digests:
-            self._digest_blocks(list(stream.blocks()))
-            facts["entries_digest"] = self._digest.hexdigest()
+            facts["entries_digest"] = digest
             facts["groups_digest"] = groups_digest(map(group_row, groups))
         self._tell_stream(facts)
 
@@ -321,8 +355,8 @@ class BaseMaker:
         """Write the end of the base."""
         self._end_batch()
         meta: dict[str, Any] = {"incarnation": self._incarnation, "steady_ms": self._now_ms}
-        if self._source:
-            meta["source"] = self._source
+        if self._source is not None:
+            meta["source"] = self._source._asdict()
         self._writer.finish(meta)
 
 
@@ -355,7 +389,7 @@ def _number(word: bytes) -> int:
     return number if 0 <= number < 2**63 else 0
 
 
-def _sentence(file: RdbFile, name: str, offset: int, reason: str) -> str:
+def damage_sentence(file: RdbFile, name: str, offset: int, reason: str) -> str:
     """A damage in words."""
     where = f", in {_shown(file.key)}" if file.key is not None else ""
     keys = (

@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from millstream.storage.dump.node_codec import digest_form
 from millstream.storage.groups.group import Group
+from millstream.storage.streams.stream import Stream
 
 DIGEST_BYTES = 16
 NO_OWNER = 0xFFFFFFFF
@@ -51,6 +53,19 @@ def entry_form(ms: int, seq: int, words: list[bytes]) -> bytes:
     parts = [_ID.pack(ms, seq), _U32.pack(len(words) // 2)]
     parts += [_U32.pack(len(word)) + word for word in words]
     return b"".join(parts)
+
+
+def stream_digest(stream: Stream) -> str:
+    """The digest of the entries of a stream."""
+    digest = new_digest()
+    for block in stream.blocks():
+        if block.first_id >= stream.first_kept:
+            digest.update(digest_form(block))
+            continue
+        for ms, seq, words in block.entries():
+            if (ms, seq) >= stream.first_kept:
+                digest.update(entry_form(ms, seq, words))
+    return str(digest.hexdigest())
 
 
 def group_row(group: Group) -> GroupRow:

@@ -29,7 +29,7 @@ _CONSUMER = struct.Struct("<HB")
 TIME_MAX_MS = (1 << 47) - 1
 # Of the high half of the last delivery: the entry waits. Redis shows it as released.
 _WAITING = 1 << 15
-DELIVERIES_MAX = (1 << 24) - 1
+DELIVERIES_MAX = CONSUMERS_MAX = (1 << 24) - 1
 INT64_MAX = (1 << 63) - 1
 
 LargeCounts = list[list[int]]
@@ -86,6 +86,8 @@ class PendingReader:
     def give(self, count: int, consumer: int) -> Iterator[None]:
         """Assign the next `count` IDs of the payload, which are ascending, to this consumer (0: to
         none)."""
+        if consumer > CONSUMERS_MAX:
+            raise PayloadError("a group has too many consumers")
         place = 0
         for i, entry_id in enumerate(self._take_ids(count)):
             if i % STEP_ENTRIES == STEP_ENTRIES - 1:

@@ -19,6 +19,8 @@ cdef enum:
     DISTANCE_MAX = 8192
     RUN_MAX = 32
     HASH_BITS = 13
+    # Three bytes expand to at most 264 bytes.
+    GROWTH_MAX = 88
 
 # Jones' polynomial, with its bits reversed.
 cdef uint64_t POLYNOMIAL = 0x95ac9329ac4bc9b5ULL
@@ -201,15 +203,13 @@ cdef bint unpack(const uint8_t* at, Py_ssize_t packed_size, uint8_t* to,
     return to == limit
 
 
-def decompress(bytes packed not None, uint64_t size) -> bytes:
+cdef bytes decompress(const uint8_t* packed, Py_ssize_t packed_size, uint64_t size):
     """Decompress to `size` bytes; PayloadError when the data is invalid. No memory is allocated for
     an impossible size."""
-    cdef Py_ssize_t packed_size = len(packed)
     cdef bytes data
     if size > <uint64_t>packed_size * GROWTH_MAX:
         raise PayloadError("compressed data say more than they can hold")
     data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
-    if not unpack(<const uint8_t*>PyBytes_AS_STRING(packed), packed_size,
-                  <uint8_t*>PyBytes_AS_STRING(data), <Py_ssize_t>size):
+    if not unpack(packed, packed_size, <uint8_t*>PyBytes_AS_STRING(data), <Py_ssize_t>size):
         raise PayloadError("compressed data are malformed")
     return data

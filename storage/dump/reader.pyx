@@ -13,13 +13,14 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy
 
-from millstream.storage.dump.rdb_bytes cimport GROWTH_MAX, crc_of, unpack
+from millstream.storage.dump.rdb_bytes cimport crc_of, decompress
 
 from millstream.clock_offset import shifted_ms
 from millstream.errors import PayloadError
 
 cdef enum:
     PIECE_BYTES = 1 << 20
+    KEPT_PART = 4
     STRING_BYTES_MAX = 512 << 20  # as in Redis
     ENCODED = 0xC0  # of a string's first byte: a number or compressed bytes follow
     LZF = 3
@@ -96,13 +97,16 @@ cdef class Reader:
         """Get `wanted` unread bytes, in pieces; CutOffError if there are not as many."""
         cdef Py_ssize_t start = self.at if self.marked < 0 else self.marked
         cdef Py_ssize_t have = self.end - self.at
+        cdef uint64_t enough
         cdef list pieces
         cdef bytes piece
         if self.source is None or wanted > <uint64_t>self.left:
             raise CutOffError("it is cut off")
         self.sum_up(start)
-        pieces = [self.data[start:self.end]]
-        while <uint64_t>have < wanted:
+        # More is read the more is kept, so that long parts are not copied for each piece.
+        enough = wanted + <uint64_t>(self.end - start) // KEPT_PART
+        pieces = [memoryview(self.data)[start:self.end]]
+        while <uint64_t>have < enough:
             piece = self.source(PIECE_BYTES)
             if not piece:
                 break
@@ -142,6 +146,15 @@ cdef class Reader:
             self.next_bytes(some)
             size -= some
         return 0
+
+    def some(self, uint64_t most_bytes) -> bytes:
+        """The next bytes, at most this number; b"" at the end."""
+        if self.at >= self.end:
+            try:
+                self.refill(1)
+            except CutOffError:
+                return b""
+        return self.take(min(most_bytes, <uint64_t>(self.end - self.at)))
 
     cpdef bint is_at_end(self):
         """True if no byte follows."""
@@ -204,8 +217,6 @@ cdef class Reader:
         """A string: plain, encoded as a number, or compressed."""
         cdef uint8_t head = self.peek()
         cdef uint64_t size, packed_size
-        cdef const uint8_t* at
-        cdef bytes made
         cdef int16_t two
         cdef int32_t four
         if head < ENCODED:
@@ -227,17 +238,10 @@ cdef class Reader:
             raise CutOffError("a string's encoding is not known")
         packed_size = self.length()
         size = self.length()
-        if size > most_bytes or packed_size > most_bytes or size > packed_size * GROWTH_MAX:
+        if size > most_bytes or packed_size > most_bytes:
             self.skip(packed_size)
-            if size > most_bytes or packed_size > most_bytes:
-                raise PayloadError("a compressed string is too long")
-            raise PayloadError("compressed data say more than they can hold")
-        at = self.next_bytes(packed_size)
-        made = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
-        if not unpack(at, <Py_ssize_t>packed_size, <uint8_t*>PyBytes_AS_STRING(made),
-                      <Py_ssize_t>size):
-            raise PayloadError("compressed data are malformed")
-        return made
+            raise PayloadError("a compressed string is too long")
+        return decompress(self.next_bytes(packed_size), <Py_ssize_t>packed_size, size)
 
     cpdef int skip_string(self) except -1:
         """Pass over a string without unpacking it."""

@@ -58,6 +58,11 @@ class Adjusted:
     seen_times: int = 0
     consumers_without_name: int = 0
 
+    def add(self, other: Adjusted) -> None:
+        self.delivery_times += other.delivery_times
+        self.seen_times += other.seen_times
+        self.consumers_without_name += other.consumers_without_name
+
 
 class StreamReader:
     """Reads one stream of the type `kind` into `stream`. Times after `now_ms` become `now_ms`.

@@ -133,16 +133,18 @@ cdef int load_dead(Group group, rows) except -1:
     """Restore the reasons of dead entries; their records say that they are dead."""
     cdef PendingAt at
     cdef const Pending* record
-    cdef uint64_t found = 0
     cdef Details details = group.pending.details()
     numbers = None if details is None else details.retry_numbers
     for ms, seq, reason, consumer, text in rows:
         record = find_pending(group.pending.records, EntryId(ms, seq), &at)
         if record == NULL or not is_dead(group.pending.records, record):
             raise ValueError(f"an entry of group {group.name!r} is dead and pending")
-        set_dead(group.pending, ms, seq, (reason, consumer, text), True)
-        found += 1
+        facts = reason, consumer, text
+        if not all([type(fact) is bytes for fact in facts]):
+            raise ValueError(f"the reason of a dead entry of group {group.name!r} is malformed")
+        set_dead(group.pending, ms, seq, facts, True)
     dead = numbers.get((NEVER, 0)) if numbers else None
+    cdef uint64_t found = dead_count(group.pending)
     if found != (0 if dead is None else group.pending.records.retry_times[<uint32_t>dead].uses):
         raise ValueError(f"a dead entry of group {group.name!r} has no reason")
     if found and dead_letter_of(group) is not None:

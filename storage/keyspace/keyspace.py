@@ -6,6 +6,8 @@ journal contains the expiries.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.dead_letter_totals import DeadLetterTotals
 from millstream.storage.keyspace.keyspace_core import KeyspaceCore
@@ -14,6 +16,17 @@ from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE
 
 Line = tuple[str, int]
 """A line of history: its ID, 40 hexadecimal digits, and the number of its first frame."""
+
+
+class Source(NamedTuple):
+    """The position of the data in the stream of a Redis: its replication ID, the offset in bytes,
+    and the database that is selected there."""
+
+    replid: str
+    offset: int
+    database: int
+
+
 # A keyspace knows this number of lines, the newest ones.
 HISTORIES_MAX = 16
 # Default maximum of producers per stream.
@@ -41,7 +54,8 @@ class Keyspace(KeyspaceCore):
     means that a stream has, or had, features that only TRESERVE and similar commands use.
     `expiry_log_ms` is the time from which an expired lease is logged again, and `missed_log_ms` the
     same for entries that were trimmed before a group read them. `histories` has the lines of
-    history to which the frames of the data belong, the oldest first; empty if unknown.
+    history to which the frames of the data belong, the oldest first; empty if unknown. `source` is
+    the position in the stream of a Redis if the data came from one.
 
     `now_ms` is the time for the expiry of keys, `steady_ms` the time from which restored groups
     count, and `newest_steady_ms` the latest time of that clock in the loaded data. While `expiring`
@@ -70,6 +84,7 @@ class Keyspace(KeyspaceCore):
         self.scheduled_max = SCHEDULED_MAX
         self.scheduled_max_bytes = SCHEDULED_MAX_BYTES
         self.histories: tuple[Line, ...] = ()
+        self.source: Source | None = None
         self.dead_letters = DeadLetterTotals()
         self.walks = []
         self.databases = [Database(self, i) for i in range(databases)]
@@ -109,6 +124,7 @@ class Keyspace(KeyspaceCore):
         self.dead_letters.places.clear()
         self.settling = []
         self.histories = ()
+        self.source = None
 
     def begin_history(self, name: str, first_seq: int) -> None:
         """The frames from this number on belong to another line of history."""

@@ -12,6 +12,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from millstream.storage.streams.schedule import Schedule, Scheduled
 
+INT64_MAX = 2**63 - 1
 # Packed in one step: up to this number of bytes, or one page.
 _PART_BYTES = 1 << 20
 # The size of the head of an array in msgpack, at most.
@@ -88,8 +89,8 @@ def load_in_steps(meta: dict[str, Any]) -> Generator[None, None, Schedule]:
                 )
             schedule.put(due_ms, number, name, fields)
         yield
-    if schedule.last_number > meta["last_number"]:
-        raise ValueError("the last number of its schedule is below one that exists")
+    if not schedule.last_number <= meta["last_number"] <= INT64_MAX:
+        raise ValueError("the last number of its schedule is below one that exists, or impossible")
     schedule.last_number = meta["last_number"]
     return schedule
 

@@ -12,6 +12,7 @@ from tests.support.payloads import Consumer, Entry, Group, Stream
 from tests.support.rdb_files import file, key, string
 
 from millstream.server.moving.compared_sides import (
+    ConsumerTimes,
     FileSide,
     Filters,
     NotComparable,
@@ -92,6 +93,21 @@ def test_a_replica_may_differ_in_what_is_not_replicated(write: Write) -> None:
     assert difference(write, other, as_replica=True) == ""
     other.groups[0].pending[1] = ((5, 4), T_MS, 3)
     assert "greater count in the replica" in difference(write, other, as_replica=True)
+
+
+def test_a_consumer_with_an_empty_name_is_not_compared(write: Write) -> None:
+    """An import leaves it out; a running Redis shows it."""
+    a = write("a.rdb", key(b"s", sample().body(21)))
+    state = a.states(Filters())[0, b"s"]
+    state.groups[b"g"].consumers.insert(0, b"")
+    state.consumers[b"g", b""] = ConsumerTimes(T_MS, T_MS)
+    b = write("b.rdb", key(b"s", sample().body(21)))
+    a.states = lambda filters: {(0, b"s"): state}  # type: ignore[method-assign]
+    for sides in ((a, b), (b, a)):
+        result = compared(*sides)
+        assert result.different == {}
+        assert result.not_compared == {"consumers with an empty name"}
+    assert compared(a, a).not_compared == set()
 
 
 def test_fields_that_one_side_lacks_are_not_compared(write: Write) -> None:

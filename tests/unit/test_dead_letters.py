@@ -12,6 +12,9 @@ from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.managed import check_effects, facts, pending, read
 from tests.support.resp import Error, Null, Simple
 
+from millstream.storage.groups.dead_entries import dead_count
+from millstream.storage.groups.group_snapshot import dump_group, load_group
+
 OK = Simple("OK")
 SYNTAX = Error("ERR syntax error")
 NEEDS_TIMEOUT = "ERR BACKOFF, MAXDELIVER, DEADLETTER, MAXINFLIGHT and ORDER need a TIMEOUT"
@@ -306,6 +309,24 @@ def test_claims_take_nothing_at_the_limit(in_process: InProcessServer, s: InProc
 
 
 # Dead entries
+
+
+@pytest.mark.parametrize("place", [2, 3, 4])
+@pytest.mark.parametrize("wrong", [None, 7, "text", [b"x"]])
+def test_dead_entries_with_malformed_reasons_do_not_load(
+    in_process: InProcessServer, s: InProcessClient, place: int, wrong: object
+) -> None:
+    s.call('TGROUP s g MAXDELIVER 0 DEADLETTER ""')
+    deliver(in_process, s, 1, 3)
+    s.call("TNACK s g a FATAL REASON bad IDS 2 1-1 2-1")
+    meta = dump_group(in_process.group())
+    dead = [list(row) for row in meta["dead"]]
+    assert len(dead) == dead_count(load_group({**meta, "dead": dead}, 0).pending) == 2
+    dead[0][place] = wrong
+    with pytest.raises(ValueError, match="malformed"):
+        load_group({**meta, "dead": dead}, 0)
+    with pytest.raises(ValueError, match="has no reason"):
+        load_group({**meta, "dead": dead[1:] * 2}, 0)
 
 
 def test_fatal_without_a_stream_leaves_the_entry_dead(

@@ -26,6 +26,7 @@ from tests.support.effort import examples
 from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Error, Null, Reply, Simple, encode_command
 
+from millstream.commands.engine.idempotent_messages import name_of
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.idempotence import PRODUCERS_MAX, SharedWindow, Window
 from millstream.storage.streams.stream import Stream
@@ -454,3 +455,29 @@ def test_a_repeat_is_answered_even_where_no_id_is_left(player: InProcessClient) 
     refused = player.call("XADD s IDMP p 2 * f v")
     assert isinstance(refused, Error)
     assert tracked(player)[:2] == (1, 1)
+
+
+# ---------------------------------------------------------------- requests of a source
+
+
+class Obeyed(InProcessClient):
+    """A source that this server follows."""
+
+    is_obeyed = True
+
+
+def test_a_source_names_the_entries_of_its_messages(in_process: InProcessServer) -> None:
+    source = Obeyed(in_process, 2)
+    in_process.executor.attach(source)
+    assert source.call(f"XADD s IDMP p m1 {NOW_MS}-1 f v") == b"%d-1" % NOW_MS
+    assert source.call(f"XADD s IDMPAUTO p {NOW_MS}-2 f v") == b"%d-2" % NOW_MS
+    window = in_process.stream().idempotence
+    assert window.find(b"p", b"m1", in_process.wall_ms) == (NOW_MS, 1)
+    assert window.find(b"p", name_of([b"f", b"v"]), in_process.wall_ms) == (NOW_MS, 2)
+    assert source.call("XADD s IDMP p m1 * f v") == b"%d-1" % NOW_MS
+    assert source.call("XADD s IDMP p unknown * f v") == Null.BULK
+    assert in_process.stream().length == 2
+    # The source has forgotten the name, and given it to another entry.
+    assert source.call(f"XADD s IDMP p m1 {NOW_MS}-3 f v") == b"%d-3" % NOW_MS
+    assert window.find(b"p", b"m1", in_process.wall_ms) == (NOW_MS, 3)
+    is_replayed(in_process)

@@ -199,6 +199,9 @@ def test_a_backup_of_a_primary_keeps_its_position() -> None:
     made = Converted(file(*(rdb_files.aux(*fact) for fact in facts)))
     meta = SnapshotReader(made.disk.read(base_name(1))).summary.global_meta
     assert meta["source"] == {"replid": "a" * 40, "offset": 1234, "database": 2}
+    assert StoredKeyspace(made.keyspace).global_meta()["source"] == meta["source"]
+    made.keyspace.begin_again()
+    assert "source" not in StoredKeyspace(made.keyspace).global_meta()
 
 
 # ---------------------------------------------------------------- what is left out

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from tests.support.captures import each
+from tests.support.in_process import InProcessServer
+from tests.support.resp import Simple, encode_command
 from tests.support.storage_access import acknowledge_id, check_stream, deliver_id
 
 from millstream.commands.admin import scripts
@@ -613,3 +615,23 @@ def test_a_new_string_at_an_existing_key_stops_the_start() -> None:
     with pytest.raises(EffectError) as refused:
         apply_effects(Keyspace(), effects.take_payload())
     assert refused.value.message == "PADDED of a key that is there: b'a'"
+
+
+def test_a_source_deletes_its_expired_keys_itself(in_process: InProcessServer) -> None:
+    """An expiry in the past is set, as a replica of Redis does."""
+    source = in_process.player()
+    source.call("SET kept v")
+    in_process.keyspace.expiring = False
+    payload = source.call("DUMP kept")
+    for words in ("PEXPIREAT kept 5", "GETEX kept PXAT 6", "INCREX n BYINT 1 PXAT 7"):
+        source.call(words)
+    assert isinstance(payload, bytes)
+    in_process.executor.feed(source, encode_command(["RESTORE", "r", "8", payload, "ABSTTL"]))
+    in_process.settle()
+    assert source.read() == Simple("OK")
+    assert in_process.keyspace.databases[0].expiries == {b"kept": 6, b"n": 7, b"r": 8}
+    assert source.call("PERSIST kept") == 1
+    assert source.call("GET kept") == b"v"
+    in_process.keyspace.expiring = True
+    assert source.call("PEXPIREAT kept 5") == 1
+    assert source.call("EXISTS kept n r") == 0

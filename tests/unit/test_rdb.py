@@ -32,7 +32,9 @@ from millstream.storage.dump import rdb, stream_reading
 from millstream.storage.dump.file_writing import TARGETS, losses
 from millstream.storage.dump.listpack import count_live_nodes, live_nodes, write_node
 from millstream.storage.dump.node_codec import NodeReader
-from millstream.storage.dump.rdb_bytes import compress, crc64, decompress
+from millstream.storage.dump.pending import PendingReader
+from millstream.storage.dump.rdb_bytes import compress, crc64
+from millstream.storage.dump.reader import Reader
 from millstream.storage.dump.stream_reading import (
     STREAM,
     STREAM_2,
@@ -113,6 +115,41 @@ def unpacked(packed: bytes) -> bytes:
     return bytes(made)
 
 
+def test_a_group_may_not_have_too_many_consumers() -> None:
+    entry = payloads.raw_id((5, 1)) + bytes(8) + b"\x01"
+    reader = Reader(entry + payloads.raw_id((5, 1)), 41)
+    pending = PendingReader(reader, 9)
+    assert list(pending.read(1)) == []
+    with pytest.raises(PayloadError, match="too many consumers"):
+        list(pending.give(1, 1 << 24))
+    assert list(pending.give(1, (1 << 24) - 1)) == []
+
+
+def test_a_long_part_that_is_kept_is_not_copied_for_each_piece() -> None:
+    """The number of refills grows with the logarithm of the part, not with its pieces."""
+    asked: list[int] = []
+
+    def read(size: int) -> bytes:
+        asked.append(size)
+        return bytes(1024)
+
+    reader = Reader(b"", 0, 0, read)
+    reader.mark()
+    refills = 0
+    for _ in range(4096):
+        before = len(asked)
+        reader.take(512)
+        refills += len(asked) > before
+    assert refills <= 60
+    reader.rewind()
+    assert reader.take(4096 * 512) == bytes(4096 * 512)
+
+
+def decompressed(packed: bytes, size: int) -> bytes:
+    data = payloads.compressed(packed, size)
+    return Reader(data, len(data)).string()
+
+
 @given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from([b"ab" * 300, b"\0" * 9000]))))
 def test_compressed_data_is_restored(parts: list[bytes]) -> None:
     data = b"".join(parts)
@@ -120,13 +157,13 @@ def test_compressed_data_is_restored(parts: list[bytes]) -> None:
     if packed is not None:
         assert len(packed) <= len(data) - 4
         assert unpacked(packed) == data
-        assert decompress(packed, len(data)) == data
+        assert decompressed(packed, len(data)) == data
 
 
 @given(st.binary(max_size=60), st.integers(0, 6000))
 def test_compressed_bytes_may_have_any_value(packed: bytes, size: int) -> None:
     try:
-        data = decompress(packed, size)
+        data = decompressed(packed, size)
     except PayloadError:
         return
     assert len(data) == size
@@ -138,7 +175,7 @@ def test_an_impossible_compressed_size_reserves_no_memory() -> None:
     try:
         for size in (1 << 20, 1 << 40, 1 << 60, (1 << 64) - 1):
             with pytest.raises(PayloadError):
-                decompress(b"\0a\xff\xff\0", size)
+                decompressed(b"\0a\xff\xff\0", size)
             assert refused(b"\0" + payloads.compressed(b"\0a\xff\xff\0", size))
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:

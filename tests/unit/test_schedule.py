@@ -153,6 +153,8 @@ def test_a_large_schedule_is_freed_in_steps() -> None:
         {"last_number": 2, "entries": [msgpack.packb([[5, 2, None]])]},
         {"last_number": 2,
          "entries": [msgpack.packb([[5, 1, b"n", b"f", b"v"], [6, 2, b"n", b"f", b"v"]])]},
+        {"last_number": 2**63, "entries": []},  # the number of the next ticket would be too large
+        {"last_number": 2**64 - 1, "entries": []},
     ],
 )  # fmt: skip
 def test_an_inconsistent_schedule_is_not_loaded(meta: dict[str, object]) -> None:

@@ -34,6 +34,8 @@ def fill(client: ConnectionClosed) -> None:
     client.call("XDEL", "orders", "700-1")
     client.call("XTRIM", "orders", "MINID", "2-1")
     client.call("XGROUP", "CREATE", "empty", "g", "$", "MKSTREAM")
+    client.call("XGROUP", "CREATE", "nameless", "g", "$", "MKSTREAM")
+    client.call("XGROUP", "CREATECONSUMER", "nameless", "g", "")
     client.call("SET", "text", "hello")
     client.call("SET", "number", "12345", "PXAT", 4_000_000_000_000)
     client.call("RPUSH", "list", "a", "b")
@@ -80,7 +82,9 @@ def test_a_server_shows_what_redis_showed(
     found = json.loads(report.read_text())
     assert found["source"]["size"] == dump.stat().st_size
     assert found["source"]["checksum"] == "right"
-    assert {facts["key"] for facts in found["streams"]} == {"orders", "empty", "third"}
+    assert {facts["key"] for facts in found["streams"]} == {
+        "orders", "empty", "nameless", "third"
+    }  # fmt: skip
     assert found["left_out"]["list"]["names"] == ["list"]
     assert found["left_out"]["hash"]["names"] == ["hash"]
     assert found["totals"]["pending"] == 42
@@ -90,7 +94,9 @@ def test_a_server_shows_what_redis_showed(
     with redis_server.client() as theirs, server.start().client() as ours:
         same = run("compare", url_of(redis_server), url_of(server))
         assert same.returncode == 0, same.stdout + same.stderr
-        assert same.stdout.startswith("5 keys: equal")
+        assert same.stdout.startswith("6 keys: equal")
+        assert "not compared" in same.stdout
+        assert "consumers with an empty name" in same.stdout
         assert [row["length"] for row in found["streams"] if row["key"] == "orders"] == [1197]
         mine, redis = shown(ours), shown(theirs)
         for part, value in redis.items():
@@ -115,6 +121,10 @@ def test_a_directory_with_files_is_not_touched(dump: Path, tmp_path: Path) -> No
     assert os.listdir(tmp_path / "data") == ["mine"]
     assert run("import", "absent.rdb", "--dir", str(tmp_path / "new")).returncode == 1
     assert run("import", "--dir", str(tmp_path / "new")).returncode == 2
+    for wrong in (["3:16"], ["16"], ["3:x"], ["3:0", "3:1"]):
+        options = [word for one in wrong for word in ("--db", one)]
+        done = run("import", str(dump), "--dir", str(tmp_path / "new"), *options)
+        assert (done.returncode, "--db" in done.stderr) == (2, True), wrong
     done = run("import", str(dump), "--dir", str(tmp_path / "new"), "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "nothing was written (--dry-run)" in done.stdout

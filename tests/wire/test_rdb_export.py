@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +54,50 @@ def test_a_redis_loads_an_export(new_server: NewServer, tmp_path: Path) -> None:
     assert same.stdout.startswith("4 keys: equal")
     again = run("compare", str(output), url_of(server))
     assert again.returncode == 0, again.stdout
+
+
+def test_an_export_has_keys_of_any_database(new_server: NewServer, tmp_path: Path) -> None:
+    server = new_server("data", {"databases": "100"}).start()
+    with server.client() as client:
+        client.call("SELECT", 90)
+        client.call("XADD", "small", "5-5", "n", "-7")
+        client.call("SELECT", 99)
+        client.call("XADD", "large", "5-5", "n", "v" * 100_000)
+        client.call("SET", "text", "hello")
+        client.call("SAVE")
+    server.kill()
+    output = tmp_path / "dump.rdb"
+    done = run("export", str(server.directory), "--format", "rdb", "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    assert sorted(FileSide(output).states(Filters())) == [
+        (90, b"small"), (99, b"large"), (99, b"text")
+    ]  # fmt: skip
+
+
+def test_an_export_that_is_ended_leaves_no_file(new_server: NewServer, tmp_path: Path) -> None:
+    """SIGTERM while the file is written; a reader that closed the pipe."""
+    server = new_server("data").start()
+    with server.client() as client:
+        client.call("SET", "large", os.urandom(400_000))
+        client.call("SAVE")
+    server.kill()
+    output = tmp_path / "out" / "dump.rdb"
+    output.parent.mkdir()
+    fifo = f"{output}.tmp"
+    os.mkfifo(fifo)
+    words = [sys.executable, "-m", "millstream", "export", str(server.directory)]
+    words += ["--format", "rdb", "--output"]
+    program = subprocess.Popen([*words, str(output)], stdout=subprocess.DEVNULL)
+    with open(fifo, "rb", buffering=0) as reader:
+        assert reader.read(9) == b"REDIS0010"  # it waits in the middle of the value
+        program.send_signal(signal.SIGTERM)
+        assert program.wait() == 128 + signal.SIGTERM
+    assert list(output.parent.iterdir()) == []
+    end, start = os.pipe()
+    os.close(end)
+    done = subprocess.run([*words, "-"], stdout=start, stderr=subprocess.PIPE, check=False)
+    os.close(start)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_exports_for_every_version_are_read_again(new_server: NewServer, tmp_path: Path) -> None:
