@@ -17,6 +17,7 @@ from bench import (
     client_rows,
     evict_rows,
     filter_rows,
+    managed_rows,
     metrics_rows,
     replica_rows,
     schedule_rows,
@@ -58,6 +59,7 @@ WAKING = "Blocked readers"
 CONNECTIONS = "Connections and starts"
 WRITERS = "Reservations, our server against itself"
 SCHEDULES = "Scheduled entries, our server against itself"
+RULES = "Groups with rules, our server against itself"
 CLIENT = "The Python client against plain redis-py"
 METRICS = "Metrics, our server alone"
 REPLICAS = "Replicas, appendfsync everysec"
@@ -284,6 +286,64 @@ def firing_stall(harness: Harness) -> Lanes:
      Goal(cost_max=120), unit="bytes")  # fmt: skip
 def schedule_memory(harness: Harness) -> Lanes:
     return schedule_rows.schedule_memory(harness, full=MILLION, quick=MILLION // 4)
+
+
+# Groups with rules
+
+
+@row("rules-read", RULES, "read, XACK; with rules", Goal(cost_max=1.10), unit="times")
+def read_with_rules(harness: Harness) -> Lanes:
+    return managed_rows.with_rules(harness, full=160_000, quick=32_000)
+
+
+@row("rules-memory", RULES, "memory in flight with rules", Goal(cost_max=1.02), unit="times")
+def memory_with_rules(harness: Harness) -> Lanes:
+    return managed_rows.memory_with_rules(harness, full=MILLION, quick=MILLION // 4)
+
+
+@row("nack-10", RULES, "TNACK of 10, read; XACK, read", Goal(cost_max=1.5), unit="times")
+def nack_ten(harness: Harness) -> Lanes:
+    return managed_rows.nack_and_read(harness, full=160_000, quick=32_000)
+
+
+@row("extend-10-p16", RULES, "TEXTEND; XCLAIM JUSTID in Redis", Goal(ratio=1.0))
+def extend_ten(harness: Harness) -> Lanes:
+    return managed_rows.extend(harness, full=400_000, quick=80_000)
+
+
+@row("dead-letter", RULES, "TNACK FATAL; TAPPEND, XACK", Goal(cost_max=1.6), unit="times")
+def dead_letter(harness: Harness) -> Lanes:
+    return managed_rows.dead_letters(harness, full=160_000, quick=32_000)
+
+
+@row("order-keys", RULES, "ORDER, 10,000 keys, COUNT 10", Goal(cost_max=2.0), unit="times")
+def order_keys(harness: Harness) -> Lanes:
+    return managed_rows.ordered(harness, full=160_000, quick=32_000, hot=0)
+
+
+@row("order-hot", RULES, "ORDER, half is one key", Goal(cost_max=3.0), unit="times")
+def order_hot(harness: Harness) -> Lanes:
+    return managed_rows.ordered(harness, full=160_000, quick=32_000, hot=1)
+
+
+@row("order-hot-stall", RULES, "worst PING meanwhile", Goal(cost_max=5000), unit="us")
+def order_hot_stall(harness: Harness) -> Lanes:
+    return managed_rows.ordered_stall(harness, full=160_000, quick=32_000)
+
+
+@row("order-memory", RULES, "in flight, bytes more with ORDER", Goal(cost_max=24), unit="bytes")
+def order_memory(harness: Harness) -> Lanes:
+    return managed_rows.memory_in_order(harness, full=MILLION, quick=MILLION // 4)
+
+
+@row("order-parked", RULES, "bytes of a parked entry", Goal(cost_max=60), unit="bytes")
+def order_parked(harness: Harness) -> Lanes:
+    return managed_rows.parked_memory(harness)
+
+
+@row("group-where", RULES, "WHERE, 10 % match; per match", Goal(cost_max=1.8), unit="times")
+def group_where(harness: Harness) -> Lanes:
+    return managed_rows.filtered(harness, full=80_000, quick=16_000)
 
 
 # Replicas

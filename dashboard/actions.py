@@ -6,7 +6,6 @@ They exist only with `--actions`. A GET never changes anything. Each action is o
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
@@ -14,28 +13,30 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from millstream.dashboard import shown
+from millstream.dashboard.action_requests import REQUESTS, Target
 from millstream.dashboard.board import Dashboard, form_values, query, stream_key_of
 from millstream.dashboard.pages import find_group
 from millstream.dashboard.proxied import Visitor, visitor_of
-from millstream.dashboard.server_link import RequestRefused, Unavailable, Word
+from millstream.dashboard.server_link import RequestRefused, Unavailable
 from millstream.dashboard.stream_info import StreamInfo
 
 LOGGER = logging.getLogger("millstream.dashboard")
-INPUTS = ("number", "text")  # the values of a form that a person has typed
+INPUTS = ("number", "text", "tick")  # the values of a form that a person has typed
 BODY_MAX = 65_536
-CONSUMER_MAX = 200  # characters
-AT_ONCE = 1000
 
 
 class Action(NamedTuple):
-    """The text and the inputs of a form. `number` and `text` are the labels of inputs, if it has
-    any."""
+    """The text and the inputs of a form. `number`, `text` and `tick` are the labels of inputs, if
+    it has any; `initial` is the number at first."""
 
     title: str
     warning: str
     button: str
     number: str = ""
     text: str = ""
+    tick: str = ""
+    initial: int = 0
+    is_harmless: bool = False
 
 
 ACTIONS = {
@@ -52,6 +53,41 @@ ACTIONS = {
         number="Entries pending for at least this many seconds",
         text="The consumer that gets them",
     ),
+    "/group/retry": Action(
+        "Retry now",
+        "Entries that wait for their delay will be due at once, up to 1,000 of them. This does not "
+        "count as a delivery.",
+        "Retry now",
+        is_harmless=True,
+    ),
+    "/group/give-back": Action(
+        "Give back entries of a consumer",
+        "The consumer will lose these entries, and the next read gets them. Their deliveries have "
+        "failed: those that were delivered as often as the group allows become dead letters.",
+        "Give back",
+        number="Entries held for at least this many seconds",
+    ),
+    "/group/redrive": Action(
+        "Redrive dead letters",
+        "Entries that still exist will be due at once in this group, with 0 deliveries, and their "
+        "copies will be deleted. Other groups see nothing. Copies of other groups stay.",
+        "Redrive",
+        number="Entries of the dead letter stream to look at, from the oldest",
+        tick="Append entries that no longer exist, as new ones",
+        initial=10_000,
+    ),
+    "/group/pause": Action(
+        "Pause the group",
+        "Nothing is delivered to its readers meanwhile. They can finish what they hold.",
+        "Pause",
+        number="Minutes; 0: until it is resumed",
+    ),
+    "/group/resume": Action(
+        "Resume the group",
+        "Entries are delivered again, also to readers that wait.",
+        "Resume",
+        is_harmless=True,
+    ),
     "/group/delete": Action(
         "Delete the group",
         "Its offset, its consumers and all pending entries will be lost. This cannot be undone.",
@@ -63,6 +99,11 @@ ACTIONS = {
         "undone.",
         "Trim",
         number="Entries to keep",
+    ),
+    "/stream/cancel": Action(
+        "Cancel a scheduled entry",
+        "It will not be appended. This cannot be undone.",
+        "Cancel the entry",
     ),
     "/stream/delete": Action(
         "Delete the stream",
@@ -78,14 +119,6 @@ class Actions:
     def __init__(self, board: Dashboard, trusts_proxy: bool = False) -> None:
         self._board = board
         self._trusts_proxy = trusts_proxy
-        self._link = board.sampler.link
-        self._run: dict[str, Callable[[StreamInfo, bytes, dict[str, str]], Awaitable[str]]] = {
-            "/group/ack": self._acknowledge,
-            "/group/claim": self._claim,
-            "/group/delete": self._delete_group,
-            "/stream/trim": self._trim,
-            "/stream/delete": self._delete,
-        }
 
     async def handle(self, request: Request) -> Response:
         path = request.url.path
@@ -99,14 +132,14 @@ class Actions:
         found = await self._board.sampler.streams([(db, key)])
         if not found:
             raise HTTPException(404, "there is no such stream, or you may not read it")
-        name = values.get("name", b"")
-        group = find_group(found[0], name) if path.startswith("/group/") else None
+        target = _target_of(path, found[0], values)
+        if target.group is not None:
+            await self._board.sampler.find_rules(db, [(target.stream, target.group)])
         if form is not None:
             visitor = visitor_of(request, self._trusts_proxy)
-            done = await self._act(path, found[0], name, form, visitor)
-            return self._after(path, found[0], name, done)
+            return self._after(path, target, await self._act(path, target, form, visitor))
         return self._board.page(
-            request, "confirm.html", action=ACTIONS[path], stream=found[0], group=group,
+            request, "confirm.html", action=ACTIONS[path], target=target,
             query=request.scope["query_string"].decode("ascii", "replace"),
         )  # fmt: skip
 
@@ -123,87 +156,45 @@ class Actions:
         return values
 
     async def _act(
-        self, path: str, stream: StreamInfo, name: bytes, values: dict[str, str], visitor: Visitor
+        self, path: str, target: Target, values: dict[str, str], visitor: Visitor
     ) -> str:
         """Run an action, and log it with its result; the sentence for the browser."""
-        of_group = f" group={_quoted(name)}" if path.startswith("/group/") else ""
-        typed = [key for key in INPUTS if values.get(key)]
-        of_form = "".join(f" {key}={_quoted(values[key].encode())}" for key in typed)
+        typed = [(key, values[key].encode()) for key in INPUTS if values.get(key)]
+        words = "".join(f" {name}={_quoted(raw)}" for name, raw in (*target.named(), *typed))
         line = (
-            f"action {path[1:]} db={stream.db} stream={_quoted(stream.key)}{of_group}{of_form}"
+            f"action {path[1:]} db={target.stream.db}{words}"
             f" user={_quoted(visitor.user.encode())} address={visitor.address}"
         )
         try:
-            done = await self._run[path](stream, name, values)
+            done = await REQUESTS[path](self._board.sampler.link, target, values)
         except (RequestRefused, Unavailable) as problem:
             LOGGER.warning("%s: not done: %s", line, shown.readable(str(problem).encode()))
             raise
         LOGGER.info("%s: %s", line, done)
         return done
 
-    def _after(self, path: str, stream: StreamInfo, name: bytes, done: str) -> Response:
+    def _after(self, path: str, target: Target, done: str) -> Response:
         """The page to which the browser returns."""
-        stream_query = f"db={stream.db}&key={shown.in_url(stream.key)}"
         after = "/"
-        if path in ("/group/ack", "/group/claim"):
-            after = f"/group?{stream_query}&name={shown.in_url(name)}"
+        if target.group is not None and path != "/group/delete":
+            after = f"/group?{target.stream_query}&name={shown.in_url(target.group.name)}"
         elif path != "/stream/delete":
-            after = f"/stream?{stream_query}"
+            after = f"/stream?{target.stream_query}"
         mark = "&" if "?" in after else "?"
         return RedirectResponse(
             f"{self._board.prefix}{after}{mark}done={shown.in_url(done.encode())}", 303
         )
 
-    async def _pending(
-        self, stream: StreamInfo, name: bytes, values: dict[str, str]
-    ) -> list[bytes]:
-        """The IDs of up to AT_ONCE pending entries that are old enough."""
-        idle_ms = _number(values) * 1000
-        rows = await self._link.call(
-            "XPENDING", stream.key, name, "IDLE", idle_ms, "-", "+", AT_ONCE, db=stream.db
-        )
-        return [row[0] for row in rows]
 
-    async def _acknowledge(self, stream: StreamInfo, name: bytes, values: dict[str, str]) -> str:
-        ids = await self._pending(stream, name, values)
-        if not ids:
-            return "No entry has been pending that long."
-        count = await self._link.call("XACK", stream.key, name, *ids, db=stream.db)
-        return f"{shown.counted(count, 'entry was', 'entries were')} acknowledged."
-
-    async def _claim(self, stream: StreamInfo, name: bytes, values: dict[str, str]) -> str:
-        consumer = values.get("text", "").strip()
-        if not consumer or len(consumer) > CONSUMER_MAX:
-            raise HTTPException(400, "the consumer needs a name")
-        ids = await self._pending(stream, name, values)
-        if not ids:
-            return "No entry has been pending that long."
-        words: list[Word] = ["XCLAIM", stream.key, name, consumer, _number(values) * 1000, *ids]
-        claimed = await self._link.call(*words, "JUSTID", db=stream.db)
-        return f"{shown.counted(len(claimed), 'entry was', 'entries were')} claimed."
-
-    async def _delete_group(self, stream: StreamInfo, name: bytes, values: dict[str, str]) -> str:
-        await self._link.call("XGROUP", "DESTROY", stream.key, name, db=stream.db)
-        return "The group was deleted."
-
-    async def _trim(self, stream: StreamInfo, name: bytes, values: dict[str, str]) -> str:
-        keep = _number(values)
-        count = await self._link.call("XTRIM", stream.key, "MAXLEN", keep, db=stream.db)
-        return f"{shown.counted(count, 'entry was', 'entries were')} removed."
-
-    async def _delete(self, stream: StreamInfo, name: bytes, values: dict[str, str]) -> str:
-        await self._link.call("UNLINK", stream.key, db=stream.db)
-        return "The stream was deleted."
+def _target_of(path: str, stream: StreamInfo, values: dict[str, bytes]) -> Target:
+    """The object of an action; 404 if the stream does not have the group."""
+    if not path.startswith("/group/"):
+        return Target(stream, ticket=values.get("ticket", b""))
+    group = find_group(stream, values.get("name", b""))
+    return Target(stream, group, values.get("consumer", b""))
 
 
 def _quoted(raw: bytes) -> str:
     """A name in a line of the log, on one line and with an end that it cannot imitate."""
     escaped = shown.readable(raw).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def _number(values: dict[str, str]) -> int:
-    text = values.get("number", "")
-    if not text.isascii() or not text.isdigit() or len(text) > 15:
-        raise HTTPException(400, "the number must be 0 or more")
-    return int(text)

@@ -21,7 +21,7 @@ from millstream.dashboard.server_link import (
     Word,
     is_error,
 )
-from millstream.dashboard.stream_info import StreamInfo, StreamKey, read_stream
+from millstream.dashboard.stream_info import GroupInfo, StreamInfo, StreamKey, read_stream
 from millstream.remote import info_fields, oldest_ms, oldest_requests, pairs
 
 log = logging.getLogger("millstream.dashboard")
@@ -36,7 +36,7 @@ SURVEYED_MAX = 2_000
 SURVEY_KEPT_S = 10.0
 SURVEYS_MAX = 4  # kept at the same time, each of another search
 STREAMS_AT_ONCE = 50
-OLDEST_OF_GROUPS = 20  # groups of a stream whose oldest entry is looked for
+EXAMINED_GROUPS = 20  # groups of a stream whose oldest entry and rules are looked for
 WATCHED_MAX = 500
 
 
@@ -228,12 +228,13 @@ class Sampler:
                 continue
             found.append(read_stream(db, key, stream, groups, last_reply))
             self._note((db, key), found[-1].added)
-        await self._find_oldest(db, found)
+        asked = [(one, group) for one in found for group in one.groups[:EXAMINED_GROUPS]]
+        await self._find_oldest(db, asked)
+        await self.find_rules(db, asked)
         return found
 
-    async def _find_oldest(self, db: int, streams: Sequence[StreamInfo]) -> None:
+    async def _find_oldest(self, db: int, asked: Sequence[tuple[StreamInfo, GroupInfo]]) -> None:
         """Find the oldest entry that each group has not acknowledged."""
-        asked = [(one, group) for one in streams for group in one.groups[:OLDEST_OF_GROUPS]]
         requests: list[tuple[Word, ...]] = []
         for stream, group in asked:
             requests += oldest_requests(stream.key, group.name, group.last_id)
@@ -243,3 +244,11 @@ class Sampler:
             if is_error(pending) or is_error(waiting):
                 continue
             group.oldest_ms = oldest_ms(pending, waiting)
+
+    async def find_rules(self, db: int, asked: Sequence[tuple[StreamInfo, GroupInfo]]) -> None:
+        """Find the rules and the counters of groups, if the server has them."""
+        if not self.has_tinfo:
+            return
+        requests = [("TINFO", stream.key, "GROUP", group.name) for stream, group in asked]
+        for (_, group), reply in zip(asked, await self.link.batch(requests, db), strict=True):
+            group.rules = pairs(reply)  # empty for an error: earlier versions had no rules

@@ -63,6 +63,12 @@ COLUMNS = (
         "age",
         lambda one: -math.inf if one.oldest_ms is None else -one.oldest_ms,
     ),
+    StreamColumn(
+        "Dead letters",
+        lambda row: shown.count(row.stream.dead_letters),
+        "dead",
+        lambda one: -1 if one.dead_letters is None else one.dead_letters,
+    ),
 )
 
 

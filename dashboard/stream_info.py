@@ -13,7 +13,8 @@ StreamKey = tuple[int, bytes]  # database, key
 @dataclass
 class GroupInfo:
     """A group as XINFO GROUPS shows it; `oldest_ms` is the time in the ID of its oldest entry that
-    is pending or not delivered. `missed`: entries that were trimmed before the group read them."""
+    is pending or not delivered. `missed`: entries that were trimmed before the group read them.
+    `rules` is the reply of TINFO GROUP; empty if the server has no rules of groups."""
 
     name: bytes
     consumers: int
@@ -22,6 +23,13 @@ class GroupInfo:
     lag: int | None
     oldest_ms: int | None = None
     missed: int = 0
+    rules: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def dead_letters(self) -> int | None:
+        """The number of entries ever copied to its dead letter stream; None without rules."""
+        copied: int | None = self.rules.get("dead-letters")
+        return copied
 
 
 @dataclass
@@ -48,6 +56,13 @@ class StreamInfo:
         return min(
             (one.oldest_ms for one in self.groups if one.oldest_ms is not None), default=None
         )
+
+    @property
+    def dead_letters(self) -> int | None:
+        """The number of entries that its groups have copied to dead letter streams; None if the
+        server has no rules of groups."""
+        found = [one.dead_letters for one in self.groups if one.dead_letters is not None]
+        return sum(found) if found else None
 
 
 def read_stream(db: int, key: bytes, stream: object, groups: list[Any], last: object) -> StreamInfo:

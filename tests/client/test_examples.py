@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -19,6 +20,9 @@ from tests.support.waiting import wait_until
 from millstream.client import Millstream, Record, connect
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "client"
+
+
+DELIVERY = (EXAMPLES.parents[1] / "delivery.md").read_text()
 
 
 def url(server: Server) -> str:
@@ -133,11 +137,14 @@ def test_the_outbox_agrees_with_the_stream_after_kills(
 def test_a_job_queue_retries_and_stops_in_order(
     server: Server, ms: Millstream[str], tmp_path: Path
 ) -> None:
-    for name in ("ann", "everybody", "unknown", "bob"):
+    """The program of the guide."""
+    (source,) = re.findall(r"^```python\n(.*?)^```$", DELIVERY, re.MULTILINE | re.DOTALL)
+    (tmp_path / "jobs.py").write_text(source)
+    for name in ("ann@x", "everybody@example.com", "unknown", "bob@x"):
         ms.tappend("mail", {"to": name})
-    program = Program(server, tmp_path / "output", "job_queue.py", "mail", "senders")
-    assert program.wait_for(3)[-1] == "sent to: everybody"
-    assert sorted(program.lines()[:2]) == ["sent to: ann", "sent to: bob"]
+    program = Program(server, tmp_path / "output", str(tmp_path / "jobs.py"))
+    assert program.wait_for(3)[-1] == "to everybody@example.com"
+    assert sorted(program.lines()[:2]) == ["to ann@x", "to bob@x"]
     assert program.end(signal.SIGTERM) == 0
     assert ms.xpending("mail", "senders")["pending"] == 0
     assert [copy["dead_text"] for copy in ms.trange("mail:dead")] == ["no such address"]

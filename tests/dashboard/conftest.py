@@ -59,6 +59,27 @@ def fill_jobs(client: RawClient) -> None:
     client.call("XREADGROUP", "GROUP", "g", "a", "COUNT", "4", "STREAMS", "jobs", ">")
 
 
+def fill_managed(client: RawClient) -> None:
+    """The stream `mail`, with a managed group that has entries in flight, waiting and dead letters,
+    and with scheduled entries."""
+    client.call("DEL", "mail", "mail:dead")
+    client.call("TGROUP", "mail", "senders", "START", "0", "TIMEOUT", "60000", "BACKOFF", "2",
+                "600000", "3600000", "MAXDELIVER", "5", "DEADLETTER", "mail:dead",
+                "MAXINFLIGHT", "100", "CONSUMERTTL", "3600000")  # fmt: skip
+    for number in range(1, 10):
+        client.call("XADD", "mail", f"{1_700_000_000_000 + number}-1", "to", f"user-{number}")
+    for consumer, count in (("worker-1", "4"), ("worker-2", "2")):
+        client.call(
+            "XREADGROUP", "GROUP", "senders", consumer, "COUNT", count, "STREAMS", "mail", ">"
+        )
+    client.call("TNACK", "mail", "senders", "worker-1", "FATAL", "REASON", "no such address",
+                "IDS", "1", "1700000000001-1")  # fmt: skip
+    client.call("TNACK", "mail", "senders", "worker-1", "IDS", "2", "1700000000002-1",
+                "1700000000003-1")  # fmt: skip
+    client.call("TSCHEDULE", "mail", "AT", "4102444800000", "reminder:7", "to", "ann")
+    client.call("TSCHEDULE", "mail", "AT", "4102444900000", "", "to", "bob")
+
+
 def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a separate thread: in this one, the browser's event loop may run."""
     with ThreadPoolExecutor(1) as thread:
@@ -79,6 +100,7 @@ class Board:
         """`login` is a user and a password for the URL, with a colon and an at sign. The URL is
         written to `url_file`, if there is one."""
         self.port = free_port()
+        self.has_rules = server.program != redis_program()
         self.address = f"http://127.0.0.1:{self.port}"
         where = [f"redis://{login}127.0.0.1:{server.port}"]
         if url_file is not None:
@@ -122,6 +144,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("dashboard") / "data").start()
     with server.client() as client:
         fill(client)
+        fill_managed(client)
     yield server
     server.kill()
 

@@ -17,9 +17,19 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from tests.dashboard.conftest import HOSTILE, SCRIPT, Board, Visit, fill, fill_jobs, in_a_loop
+from tests.dashboard.conftest import (
+    HOSTILE,
+    SCRIPT,
+    Board,
+    Visit,
+    fill,
+    fill_jobs,
+    fill_managed,
+    in_a_loop,
+)
 from tests.support.client import RawClient
 from tests.support.http import fetch
+from tests.support.resp import Null
 from tests.support.roles import user_of
 from tests.support.server import Server, free_port
 from tests.support.waiting import wait_until
@@ -33,7 +43,12 @@ Boards = Callable[..., Board]
 
 
 def pages_of(board: Board) -> list[str]:
-    return [
+    managed = [
+        board.path("/stream", b"mail"),
+        board.path("/stream", b"mail:dead"),
+        board.path("/group", b"mail", name=b"senders"),
+    ]
+    return (managed if board.has_rules else []) + [
         board.address + "/",
         board.address + "/?sort=lag&search=o",
         board.path("/stream", b"orders"),
@@ -311,6 +326,61 @@ def test_actions_ask_first(ours: Server, new_board: Boards, visit: Visits) -> No
         assert client.call("EXISTS", "jobs") == 0
 
 
+def test_a_managed_group_and_its_actions(ours: Server, new_board: Boards, visit: Visits) -> None:
+    board = new_board(ours, "--actions")
+    page = visit().page
+    with ours.client() as client:
+        fill_managed(client)
+
+        def card(title: str) -> str:
+            return page.locator(f"dl.cards div:has(dt:text-is('{title}')) dd").inner_text()
+
+        def press(link: str, button: str, done: str) -> None:
+            page.get_by_role("link", name=link).click()
+            page.get_by_role("button", name=button).click()
+            page.get_by_text(done).wait_for()
+
+        page.goto(board.path("/group", b"mail", name=b"senders"))
+        assert [card(title) for title in ("In flight", "Waiting", "Dead", "Dead letters")] == [
+            "3", "2", "0", "1"
+        ]  # fmt: skip
+        rules = page.locator("section:has(#rules)").inner_text()
+        for text in ("1 min", "10 min, 1 h 0 min", "Deliveries at most\n5", "mail:dead"):
+            assert text in rules
+        row = page.get_by_role("row").filter(has_text="1700000000002-1")
+        assert row.get_by_text("waiting").is_visible()
+        in_flight = page.get_by_role("row").filter(has_text="1700000000004-1")
+        assert in_flight.get_by_text(re.compile("^in [0-9.]+ s$")).is_visible()
+        press("Retry now", "Retry now", "2 entries are due now")
+        rows = client.call("XPENDING", "mail", "senders", "-", "+", "2")
+        assert rows == [[b"170000000000%d-1" % n, b"", -1, 1] for n in (2, 3)]
+        read = ("XREADGROUP", "GROUP", "senders", "worker-3", "COUNT", "2", "STREAMS", "mail", ">")
+        assert [entry for entry, _ in client.call(*read)[0][1]] == [rows[0][0], rows[1][0]]
+        press("Give back entries of worker-2", "Give back", "2 entries were given back")
+        assert client.call("XPENDING", "mail", "senders", "-", "+", "9", "worker-2") == []
+        press("Pause", "Pause", "The group is paused until it is resumed")
+        assert page.get_by_text("paused", exact=True).is_visible()
+        assert client.call(*read) == Null.ARRAY
+        press("Resume", "Resume", "The group was resumed")
+        assert len(client.call(*read)[0][1]) == 2
+        text = page.get_by_role("row").filter(has_text="no such address")
+        text.get_by_role("link", name=re.compile("^1[78]")).last.click()
+        page.get_by_role("link", name="1700000000001-1").click()  # from the copy to its source
+        page.wait_for_url("**/stream?*key=mail&at=*")
+        assert page.get_by_text("Held by").is_visible()
+        page.get_by_role("link", name="senders").first.click()
+        press("Redrive", "Redrive", "1 entry is due again. 0 dead letters stay.")
+        assert client.call("XLEN", "mail:dead") == 0
+        page.get_by_role("link", name="mail", exact=True).click()
+        press("Cancel 4102444800000.1", "Cancel the entry", "The entry was cancelled")
+        assert client.call("XLEN", "mail") == 9
+        assert len(client.call("TSCHEDULED", "mail", "-", "+")) == 1
+    line = (
+        'action group/give-back db=0 stream="mail" group="senders" consumer="worker-2" number="0"'
+    )
+    assert line in board.log
+
+
 def test_a_post_needs_the_token_and_the_origin(ours: Server, new_board: Boards) -> None:
     board = new_board(ours, "--actions")
     path = "/stream/delete?db=0&key=orders"
@@ -342,7 +412,7 @@ def test_an_action_that_the_server_refuses(ours: Server, new_board: Boards) -> N
     with ours.client() as client:
         client.call("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-@write")
         board = new_board(ours, "--actions", login="reader:secret@")
-        for path in ("/stream/delete", "/stream/trim", "/group/delete"):
+        for path in ("/stream/delete", "/stream/trim", "/group/delete", "/group/pause"):
             path += "?db=0&key=orders&name=billing"
             found = re.search(
                 r'name="token" value="([^"]+)"', fetch(board.port, path).body.decode()
@@ -355,7 +425,7 @@ def test_an_action_that_the_server_refuses(ours: Server, new_board: Boards) -> N
             assert b"The server refused" in answer.body
             assert b"has no permissions" in answer.body
         lines = board.log.splitlines()[1:]
-        assert len(lines) == 3
+        assert len(lines) == 4
         assert all(
             "not done: User reader has no" in line and "address=127.0.0.1" in line for line in lines
         )
@@ -606,6 +676,17 @@ def test_actions_are_done_in_their_role(ours: Server, new_board: Boards) -> None
                 with ours.client() as client:
                     client.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "jobs", ">")
             act(board, f"{path}?db=0&key=jobs&name=g", form)
+        with ours.client() as client:
+            fill_managed(client)
+        for path, form in (
+            ("/group/retry", ""),
+            ("/group/give-back", "number=0"),
+            ("/group/redrive", "number=10"),
+            ("/group/pause", "number=1"),
+            ("/stream/cancel", ""),
+        ):
+            names = "name=senders&consumer=worker-2&ticket=4102444800000.1"
+            act(board, f"{path}?db=0&key=mail&{names}", form)
         with ours.client() as client:
             assert client.call("EXISTS", "jobs") == 0
         board.stop()

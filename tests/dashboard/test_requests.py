@@ -220,7 +220,8 @@ def test_a_sorted_search_covers_all_keys(ours: Server, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", [one.sort for one in COLUMNS if one.sort_key])
 def test_sorting_puts_streams_without_a_value_last(name: str) -> None:
     def stream(key: bytes, value: int | None, oldest_ms: int | None) -> StreamInfo:
-        groups = [GroupInfo(b"g", 1, 1, b"0-0", value, oldest_ms)] * (value or 0)
+        rules = {"dead-letters": value}
+        groups = [GroupInfo(b"g", 1, 1, b"0-0", value, oldest_ms, 0, rules)] * (value or 0)
         return StreamInfo(0, key, value or 0, None, None, None, value, groups)
 
     streams = [stream(b"-", None, None), stream(b"least", 1, 2000), stream(b"most", 2, 1000)]

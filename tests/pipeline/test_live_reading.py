@@ -4,6 +4,7 @@ the errors of impossible reads."""
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from millstream.pipeline.range_plan import DataLossError
 from millstream.pipeline.server_connection import ServerError
 from millstream.pipeline.source_options import LIVE, OptionError, SourceOptions
 
+GUIDE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 pytestmark = [
     pytest.mark.timeout(300),
 ]
@@ -65,6 +67,26 @@ def test_entries_of_both_dialects_have_all_columns(
         ("a", b"x"),
         ("b", b"1"),
         ("a", b"y"),
+    ]
+
+
+def test_dead_letters_are_read_as_the_guide_says(
+    spark: SparkSession, server: Server, client: RawClient
+) -> None:
+    for words in (
+        "TGROUP orders g START 0 TIMEOUT 30000 MAXDELIVER 1 DEADLETTER orders:dead",
+        "XADD orders 1-1 item shoe", "XADD orders 2-1 item hat", "XADD orders 3-1 item shoe",
+        "XREADGROUP GROUP g c COUNT 3 STREAMS orders >",
+        "TNACK orders g c FATAL IDS 1 1-1", "TNACK orders g c IDS 2 2-1 3-1",
+    ):  # fmt: skip
+        client.call(*words.split())
+    section = GUIDE.partition("\n### Dead letters\n")[2].partition("\n### ")[0]
+    (schema,) = re.findall(r'schema\("(.+?)"\)', section)
+    rows = load(spark, server, schema, subscribe="orders:dead").orderBy("item", "ts").collect()
+    assert [(row.key, row.dead_reason, row.dead_deliveries, row.item) for row in rows] == [
+        ("orders:dead", "failed", 1, "hat"),
+        ("orders:dead", "fatal", 1, "shoe"),
+        ("orders:dead", "failed", 1, "shoe"),
     ]
 
 
