@@ -750,6 +750,13 @@ def show_off(client: RawClient) -> None:
             if read:
                 client.call("XREADGROUP", "GROUP", "billing", consumer, "COUNT", str(read // 3),
                             "STREAMS", key, ">")  # fmt: skip
+    client.call("TGROUP", "orders", "billing", "TIMEOUT", "30000", "BACKOFF", "2", "10000", "60000",
+                "MAXDELIVER", "5", "DEADLETTER", "orders:dead")  # fmt: skip
+    rows = client.call("XPENDING", "orders", "billing", "-", "+", "9")
+    assert isinstance(rows, list)
+    for fail, entry in zip(("FATAL", "FAIL", "FAIL"), rows, strict=False):
+        client.call("TNACK", "orders", "billing", "worker-1", fail, "REASON", "card declined",
+                    "IDS", "1", entry[0])  # fmt: skip
     for number in range(1000 - len(SHOP)):
         client.call("XADD", f"device:{number:03}", "*", "celsius", "21.5")
 
@@ -784,7 +791,7 @@ def test_screenshots(new_board: Boards, visit: Visits, tmp_path: Path) -> None:
     streams, group = board.address + "/?sort=lag", board.path("/group", b"orders", name=b"billing")
     shots = (
         ("dashboard-streams", "light", 1400, 590, streams),
-        ("dashboard-group", "dark", 1400, 590, group),
+        ("dashboard-group", "dark", 1400, 780, group),
         ("dashboard-streams-narrow", "dark", 400, 800, streams),
         ("dashboard-group-narrow", "light", 400, 800, group),
     )
