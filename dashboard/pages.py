@@ -14,9 +14,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from millstream.dashboard import delivery, shown
+from millstream.dashboard import delivery_view, shown
 from millstream.dashboard.board import Dashboard, query, stream_key_of
-from millstream.dashboard.delivery import DeadLetter
+from millstream.dashboard.delivery_view import DeadLetter
 from millstream.dashboard.sampler import SURVEYED_MAX
 from millstream.dashboard.server_link import (
     RequestRefused,
@@ -84,7 +84,7 @@ class PageHandlers:
         self._sampler.watch([(db, key)])
         entries, older, newer = await self._entries(db, key, values)
         columns = _columns(entries)
-        asked = delivery.scheduled_request(stream)
+        asked = delivery_view.scheduled_request(stream)
         scheduled = (await self._link.batch([asked], db))[0] if asked else []
         return self._board.page(
             request, "stream.html", stream=stream, entries=entries, columns=columns,
@@ -94,7 +94,7 @@ class PageHandlers:
             older=older, newer=newer, at=shown.readable(values.get("at", b"")), now_ms=_now_ms(),
             policy=pairs(stream.details.get("policy")) if self._sampler.has_tinfo else {},
             scheduled=[] if is_error(scheduled) else scheduled,
-            copies={one.copy_id: one for one in delivery.dead_letters_of(entries)},
+            copies={one.copy_id: one for one in delivery_view.dead_letters_of(entries)},
         )  # fmt: skip
 
     async def _stream(self, db: int, key: bytes) -> StreamInfo:
@@ -148,17 +148,17 @@ class PageHandlers:
         return self._board.page(
             request, "group.html", stream=stream, group=group, now_ms=_now_ms(),
             consumers=[] if is_error(consumers) else [pairs(row) for row in consumers],
-            pending=delivery.pending_rows(rows[:PENDING_SHOWN], group.rules), ages=_ages(rows),
-            counted=len(rows), is_managed=delivery.is_managed(group.rules),
-            rules=delivery.rule_rows(group.rules), pause=delivery.pause_text(group.rules),
+            pending=delivery_view.pending_rows(rows[:PENDING_SHOWN], group.rules), ages=_ages(rows),
+            counted=len(rows), is_managed=delivery_view.is_managed(group.rules),
+            rules=delivery_view.rule_rows(group.rules), pause=delivery_view.pause_text(group.rules),
             dead_letters=await self._dead_letters(db, key, group),
         )  # fmt: skip
 
     async def _dead_letters(self, db: int, key: bytes, group: GroupInfo) -> list[DeadLetter]:
         """The last dead letters of a group; none if the user may not read their stream."""
-        asked = delivery.copies_request(group.rules, key, group.name)
+        asked = delivery_view.copies_request(group.rules, key, group.name)
         found = (await self._link.batch([asked], db))[0] if asked else []
-        return [] if is_error(found) else delivery.dead_letters_of(found)
+        return [] if is_error(found) else delivery_view.dead_letters_of(found)
 
     async def clients(self, request: Request) -> Response:
         text = await self._link.call("CLIENT", "LIST")
