@@ -85,7 +85,7 @@ def _order_rows(rules: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def pause_text(rules: dict[str, Any]) -> str | None:
-    """How long a group is paused; None if it is not."""
+    """The length of a pause that a group has; None if it has none."""
     left_ms = rules.get("pause", 0)
     if not left_ms:
         return None
