@@ -17,6 +17,7 @@ from millstream.client.core.deadlines import Patience, Stops
 from millstream.client.core.merge import FETCHED, Bound, Merge
 from millstream.client.core.opening import open_lineage
 from millstream.client.core.options import Options
+from millstream.client.core.packed_token import TokenPacker
 from millstream.client.core.position import Start
 from millstream.client.core.repeating import lost, repeated
 from millstream.client.core.servers import ServerState
@@ -61,6 +62,7 @@ class Follower:
         """True if records wait until the children of a shard are known."""
         self._asking = Asking(servers, options, now)
         self._reader = RecordReader()
+        self.tokens = TokenPacker()
         self._greatest = BEGINNING
         self._records = 0
         self._late_logged_s = float("-inf")
@@ -349,8 +351,9 @@ class Follower:
             shard.incarnation = incarnation
         prev = read_id(prev_text)
         if prev > shard.fetched:
-            if shard.fresh:
-                shard.fetched = prev
+            if shard.fresh:  # what was evicted before the start is not lost, nor after a restore
+                shard.fetched = shard.place = shard.anchor = prev
+                shard.place_incarnation = incarnation
             else:
                 shard.lose(prev)
         shard.fresh = False
@@ -439,7 +442,7 @@ class Follower:
 
     @property
     def token(self) -> dict[str, Any]:
-        return self._lineage.token().dump()
+        return self.tokens.token(self._lineage, self._merge, self._greatest)
 
     @property
     def watermark(self) -> ID:

@@ -108,7 +108,8 @@ class Opening:
                 states.append(known)
         for [rows], known in zip((yield from repeated(asks)), states, strict=True):
             for state, row in zip(known, rows, strict=True):
-                state.place, state.fetched = row.prev, row.next
+                state.place = state.anchor = row.prev
+                state.fetched = row.next
                 state.incarnation = state.place_incarnation = row.incarnation
                 state.ended = row.ended
 

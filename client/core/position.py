@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias
 
+from millstream.client.core.packed_token import load_token
 from millstream.client.core.token import Token
 from millstream.client.errors import InvalidPosition
 from millstream.client.ids import BEGINNING, EPOCH, ID, PART_MAX, just_below
@@ -71,7 +72,7 @@ def parse(position: Any) -> Start:
         known = NAMES.get(position.lower())
         return After(id_of(position)) if known is None else known
     if isinstance(position, Mapping):
-        return Token.load(position)
+        return load_token(position)
     if callable(getattr(position, "timestamp", None)):
         return Moment(milliseconds(position))
     raise InvalidPosition(

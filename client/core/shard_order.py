@@ -23,6 +23,7 @@ from millstream.client.log import log
 
 Info: TypeAlias = Mapping[str, Any]
 Resolve: TypeAlias = Callable[[str], Shard | None]
+Done: TypeAlias = tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]
 
 
 class Servers:
@@ -113,8 +114,8 @@ class ShardOrder:
     """The last ID that is wanted; None if the stream has no end."""
     end: ID = BEGINNING
     """The greatest final ID of a shard that was read to its end."""
-    _done_for_token: tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]] | None = None
-    """See `_find_done_for_token`; None after a change."""
+    _done_for_token: Done | None = None
+    """See `done_for_token`; None after a change."""
 
     def live(self) -> list[ShardState]:
         """The shards that are being read."""
@@ -334,7 +335,7 @@ class ShardOrder:
             if gap in state.gaps:
                 state.gaps.remove(gap)
                 if gap.shard == state.name and gap.resumed is not None:
-                    state.place = gap.resumed
+                    state.place = state.anchor = gap.resumed
                     state.place_incarnation = state.incarnation
                 if not state.buffer:
                     state.reach()
@@ -350,18 +351,21 @@ class ShardOrder:
             name: state.found() for name, state in self.states.items() if name not in after_gaps
         }
         carried = {name: place for name, (place, _) in self.carried.items()}
-        if self._done_for_token is None:
-            self._done_for_token = self._find_done_for_token()
-        done, early = self._done_for_token
+        done, early = self.done_for_token()
         shown = {*done, *places, *carried}
         shown.update(child for name in places for child in places[name].children)
         keys = {name: self.keys[name] for name in sorted(shown) if name in self.keys}
         passed = all(place.at > self.since for place in places.values())
         return Token({**places, **carried}, done, early, keys, BEGINNING if passed else self.since)
 
-    def _find_done_for_token(self) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    def done_for_token(self) -> Done:
         """The finished shards in a token: where each continues now, and which were finished
         early. Computing this takes longer with each split, so it is kept until the next one."""
+        if self._done_for_token is None:
+            self._done_for_token = self._find_done_for_token()
+        return self._done_for_token
+
+    def _find_done_for_token(self) -> Done:
         early = self._early(self.carried)
         done = {
             name: self._unfinished(name)

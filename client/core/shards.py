@@ -48,6 +48,9 @@ class ShardState:
     key: str | bytes
     server: ServerState
     place: ID = BEGINNING
+    anchor: ID = BEGINNING
+    """The place without the watermarks after it: nothing was there between both. It is where the
+    shard began, the last record that was handed out before `last`, or the end of a gap."""
     last: Record[Any] | None = None
     """A record that was handed out after `place` was set; see `note_place`."""
     fetched: ID = BEGINNING
@@ -83,6 +86,7 @@ class ShardState:
             key=shard.key,
             server=server,
             place=place.at,
+            anchor=place.at,
             fetched=place.at,
             incarnation=place.incarnation,
             place_incarnation=place.incarnation,
@@ -107,7 +111,7 @@ class ShardState:
         """The place, with the record that was handed out last. The ID of a record is not read for
         each record of a stream of one shard, but when it is needed."""
         if self.last is not None:
-            self.place = self.last.id
+            self.place = self.anchor = self.last.id
             self.place_incarnation = self.incarnation
             self.last = None
         return self.place

@@ -104,7 +104,7 @@ class Token:
             raise InvalidPosition("the token is malformed: it has no version 'v'")
         if version != VERSION:
             raise InvalidPosition(
-                f"the token has version {version}; this client reads version {VERSION}"
+                f"the token has version {version}; this client reads versions {VERSION} and 2"
             )
         shards = token.get("shards")
         if not isinstance(shards, Mapping) or not shards:

@@ -236,6 +236,7 @@ class Kind:
     cancels: bool
     batch: int
     start: str
+    packs: bool
 
     @classmethod
     def of(cls, random: Random) -> Kind:
@@ -253,6 +254,7 @@ class Kind:
             cancels=often(0.3),
             batch=random.choice((1, 2, 3, 100)),
             start=random.choice(("trim_horizon",) * 4 + ("latest", "time")),
+            packs=often(0.5),
         )
 
 
@@ -281,7 +283,10 @@ class Reader:
             end=positions.parse_end(end),
         )
         servers = Servers("A", self.writers.resolve)
-        return Follower(servers, options, self.world.clock_s, self.world.wall_s)
+        follower = Follower(servers, options, self.world.clock_s, self.world.wall_s)
+        if self.kind.packs:
+            follower.tokens.packed_from = 1
+        return follower
 
     # ------------------------------------------------------------ carrying steps out
 
