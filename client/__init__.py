@@ -10,6 +10,7 @@
 The same for asyncio is `millstream.client.aio`. docs/client.md is the guide.
 """
 
+from millstream.client.codecs import Codec, InvalidRecord, Json, MsgPack, Raw
 from millstream.client.core.shards import Shard
 from millstream.client.errors import (
     FactAlreadyDone,
@@ -38,7 +39,7 @@ from millstream.client.events import (
 from millstream.client.ids import ID
 from millstream.client.jobs import Dead, Retry
 from millstream.client.records import Record
-from millstream.client.rows import Row, Seek, WriterPosition
+from millstream.client.rows import DeadLetter, Row, Seek, WriterPosition
 from millstream.client.threads.connection import Millstream, Pipeline, connect
 from millstream.client.threads.consumer import Consumer
 from millstream.client.threads.producer import Producer, Receipt
@@ -48,8 +49,10 @@ from millstream.client.threads.writer import Fact, Writer
 
 __all__ = [
     "ID",
+    "Codec",
     "Consumer",
     "Dead",
+    "DeadLetter",
     "Disconnected",
     "Event",
     "Fact",
@@ -57,13 +60,17 @@ __all__ = [
     "Gap",
     "InvalidFields",
     "InvalidPosition",
+    "InvalidRecord",
     "InvalidStream",
     "Job",
+    "Json",
     "Millstream",
     "MillstreamError",
+    "MsgPack",
     "NotReserved",
     "Pipeline",
     "Producer",
+    "Raw",
     "Receipt",
     "Reconnected",
     "Record",

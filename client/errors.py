@@ -10,7 +10,13 @@ from redis.exceptions import DataError, ResponseError
 
 
 class MillstreamError(Exception):
-    """The base class of all errors that this package defines."""
+    """The base class of all errors that this package defines. Its `repr` has the attributes, too:
+    the text of an error may name only some of them."""
+
+    def __repr__(self) -> str:
+        facts = {name: value for name, value in vars(self).items() if name[0] != "_"}
+        shown = [repr(str(self)), *(f"{name}={value!r}" for name, value in facts.items())]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class InvalidPosition(MillstreamError, ValueError):

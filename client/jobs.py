@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.client.records import Record, T
+from millstream.client.codecs import Codec, InvalidRecord, decoded
+from millstream.client.records import Record, V
 
 DELAY_MAX_S = 30 * 86_400
 """The limit of the server."""
@@ -55,10 +56,11 @@ class Delivery:
     lost: bool = False
 
 
-class HeldJob(Record[T]):
+class HeldJob(Record[V]):
     """A record with its delivery: the common part of the jobs of both APIs."""
 
-    __slots__ = ("_delivery",)
+    __slots__ = ("_delivery", "value")
+    value: V
 
     def __init__(self, delivery: Delivery, shard: str, entry: list[Any]) -> None:
         super().__init__(None, shard, entry)
@@ -90,3 +92,11 @@ class HeldJob(Record[T]):
         """A copy in another process is a plain record: it cannot be extended there."""
         reduced: Any = super().__reduce__()
         return Record, reduced[1]
+
+
+def decode_job(codec: Codec[Any], job: HeldJob[Any]) -> None:
+    """Give a job its value. Dead if it does not fit: another delivery would not help."""
+    try:
+        job.value = decoded(codec, job)
+    except InvalidRecord as error:
+        raise Dead(error.reason) from error

@@ -13,7 +13,7 @@ from millstream.client.core.reads_and_waits import block_s, sent_words
 from millstream.client.core.steps import Command
 from millstream.client.errors import refusal
 from millstream.client.threads.commands import StreamCommands
-from millstream.client.threads.redriving import redrive as redrive_entries
+from millstream.client.threads.letters import redrive as redrive_entries
 from millstream.client.threads.schedules import cancel as cancel_scheduled
 from millstream.client.threads.schedules import schedule as schedule_entry
 from millstream.client.threads.schedules import scheduled as scheduled_entries

@@ -1,6 +1,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 from typing_extensions import TypeVar  # type checkers bring it along
 
@@ -8,12 +8,16 @@ from millstream.client.ids import ID
 
 T = TypeVar("T", bound=str | bytes, default=str)
 """str, or bytes with decode_responses=False."""
+V = TypeVar("V", default=str)
+"""The same, or the type of the values of a reader with a codec."""
+
+R = TypeVar("R", bound=Record[Any])
 
 LAYOUTS_MAX: int
 
-class Record(Mapping[T, T]):
+class Record(Mapping[V, V]):
     def __init__(
-        self, id: ID | None, shard: str, entry: Sequence[T], late: bool = False
+        self, id: ID | None, shard: str, entry: Sequence[V], late: bool = False
     ) -> None: ...
     @property
     def shard(self) -> str:
@@ -27,13 +31,26 @@ class Record(Mapping[T, T]):
     @property
     def id(self) -> ID: ...
     @property
-    def pairs(self) -> list[tuple[T, T]]: ...
+    def value(self) -> V: ...
+    @property
+    def pairs(self) -> list[tuple[V, V]]: ...
     @property
     def created_at(self) -> datetime: ...
-    def __getitem__(self, field: T) -> T: ...
-    def __iter__(self) -> Iterator[T]: ...
+    @overload  # type: ignore[override]  # of a record with a value, the fields are text or bytes
+    def __getitem__(self: Record[str], field: str) -> str: ...
+    @overload
+    def __getitem__(self: Record[bytes], field: bytes) -> bytes: ...
+    @overload
+    def __getitem__(self, field: str) -> str: ...
+    @overload
+    def __getitem__(self, field: bytes) -> bytes: ...
+    def __iter__(self) -> Iterator[V]: ...
     def __len__(self) -> int: ...
 
+class ValueRecord(Record[V]):
+    value: V
+
+def with_value(kind: type[R], record: Record[Any], value: Any) -> R: ...
 def mark_late(record: Record[Any]) -> None: ...
 
 class RecordReader:

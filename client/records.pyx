@@ -37,6 +37,7 @@ cdef enum:
     DIGITS_SAFE = 19
 
 T = TypeVar("T", bound="str | bytes")
+V = TypeVar("V")
 
 # The number of combinations of field names that a reader knows.
 LAYOUTS_MAX = 100
@@ -108,6 +109,16 @@ cdef class Record:
         [('tag', 'a'), ('tag', 'b')]
         """
         return list(zip(self._layout.names, self._values, strict=True))
+
+    @property
+    def value(self):
+        """The fields as the codec of the reader decodes them; see `Stream.of`.
+
+        >>> record = Record(ID(5), "orders", ["5.0", "item", "tea"])
+        >>> hasattr(record, "value")
+        False
+        """
+        raise AttributeError("the record has no value: read the stream with .of(codec)")
 
     @property
     def created_at(self):
@@ -188,6 +199,30 @@ cdef class Record:
 
 
 Mapping.register(Record)
+
+
+class ValueRecord(Record):
+    """A record with the value that a codec has made of its fields."""
+
+    __slots__ = ("value",)
+
+    def __repr__(self):
+        return f"Record({self.shard} {self.id} {self.value!r})"
+
+    def __reduce__(self):
+        return with_value, (ValueRecord, Record(*Record.__reduce__(self)[1]), self.value)
+
+
+def with_value(kind, Record record not None, value):
+    """The record as one of a subclass that has a `value`."""
+    cdef Record made = kind.__new__(kind)
+    made._id = record._id
+    made.shard = record.shard
+    made.late = record.late
+    made._layout = record._layout
+    made._values = record._values
+    made.value = value
+    return made
 
 
 def mark_late(Record record not None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Generic, NamedTuple
 
 from millstream.client.ids import ID
@@ -50,6 +51,28 @@ class Scheduled(NamedTuple, Generic[T]):
     ticket: ID
     name: T
     fields: dict[T, T]
+
+
+class DeadLetter(NamedTuple, Generic[T]):
+    """An entry of a dead letter stream: the `record` that no reader could handle, as it was, with
+    its ID and stream; and why.
+
+    `reason` is "failed", "fatal", "timeout", "expired" or "invalid", and `text` the text of the
+    last exception. `id` is the ID of the copy, `hops` the number of dead letter streams.
+
+    >>> list(ms.dead_letters("nothing"))
+    []
+    """
+
+    id: ID
+    record: Record[T]
+    group: str
+    consumer: str
+    deliveries: int
+    reason: str
+    text: str
+    died_at: datetime
+    hops: int
 
 
 class Redriven(NamedTuple):

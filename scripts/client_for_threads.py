@@ -27,7 +27,7 @@ MODULES = [
     "commands",
     "connection",
     "consumer",
-    "redriving",
+    "letters",
     "producer",
     "running",
     "schedules",

@@ -20,6 +20,7 @@ from millstream.client.aio.producer import Producer, Receipt
 from millstream.client.aio.stream import Stream
 from millstream.client.aio.worker import Job, Worker
 from millstream.client.aio.writer import Fact, Writer
+from millstream.client.codecs import Codec, InvalidRecord, Json, MsgPack, Raw
 from millstream.client.core.shards import Shard
 from millstream.client.errors import (
     FactAlreadyDone,
@@ -48,12 +49,14 @@ from millstream.client.events import (
 from millstream.client.ids import ID
 from millstream.client.jobs import Dead, Retry
 from millstream.client.records import Record
-from millstream.client.rows import Row, Seek, WriterPosition
+from millstream.client.rows import DeadLetter, Row, Seek, WriterPosition
 
 __all__ = [
     "ID",
+    "Codec",
     "Consumer",
     "Dead",
+    "DeadLetter",
     "Disconnected",
     "Event",
     "Fact",
@@ -61,13 +64,17 @@ __all__ = [
     "Gap",
     "InvalidFields",
     "InvalidPosition",
+    "InvalidRecord",
     "InvalidStream",
     "Job",
+    "Json",
     "Millstream",
     "MillstreamError",
+    "MsgPack",
     "NotReserved",
     "Pipeline",
     "Producer",
+    "Raw",
     "Receipt",
     "Reconnected",
     "Record",

@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from millstream.client.core.deadlines import Stops
 from millstream.client.guards import OwnProcess
-from millstream.client.records import Record, T
+from millstream.client.records import Record, V
 
 R = TypeVar("R")
 
@@ -51,14 +51,14 @@ class Closing(Opened):
         raise NotImplementedError
 
 
-class Reader(Closing, Generic[T]):
+class Reader(Closing, Generic[V]):
     """A stream or a consumer."""
 
-    def __aiter__(self) -> AsyncIterator[Record[T]]:
+    def __aiter__(self) -> AsyncIterator[Record[V]]:
         """A loop over the object is `follow`: it waits for records, and never gives None."""
         return self.follow()
 
-    def follow(self) -> AsyncIterator[Record[T]]:
+    def follow(self) -> AsyncIterator[Record[V]]:
         raise NotImplementedError
 
 
@@ -188,10 +188,10 @@ async def finished(result: Any) -> None:
         await result
 
 
-Records = AsyncGenerator[Record[T], None]
+Records = AsyncGenerator[Record[V], None]
 
 
-class RecordLoop(Generic[T]):
+class RecordLoop(Generic[V]):
     """The iterator of a loop over records. It runs from the first record until the loop ends in any
     way.
 
@@ -202,22 +202,22 @@ class RecordLoop(Generic[T]):
     def __init__(
         self,
         stops: Stops,
-        records: Callable[[int], Records[T]],
-        run: Callable[[int], Iterable[Record[T]]] = lambda begun: (),
+        records: Callable[[int], Records[V]],
+        run: Callable[[int], Iterable[Record[V]]] = lambda begun: (),
     ) -> None:
         """`records(begun)` makes the generator of the records; `begun` is for `Stops.since`.
         `run(begun)` are the records that come before its next one, without a wait."""
         self._stops = stops
         self._make_run = run
         self._make = records
-        self._records: Records[T] | None = None
-        self._run: Iterable[Record[T]] = ()
+        self._records: Records[V] | None = None
+        self._run: Iterable[Record[V]] = ()
         self._ticket = object()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Record[T]:
+    async def __anext__(self) -> Record[V]:
         for record in self._run:
             return record
         try:
@@ -247,8 +247,8 @@ class RecordLoop(Generic[T]):
 
 def record_loop(
     stops: Stops,
-    records: Callable[[int], Records[T]],
-    run: Callable[[int], Iterable[Record[T]]] = lambda begun: (),
-) -> AsyncIterator[Record[T]]:
+    records: Callable[[int], Records[V]],
+    run: Callable[[int], Iterable[Record[V]]] = lambda begun: (),
+) -> AsyncIterator[Record[V]]:
     """A loop over records, with `break`, `stop` and errors."""
     return RecordLoop(stops, records, run)

@@ -22,8 +22,9 @@ from millstream.client.aio.interruptible import (
     close_if_interrupted,
     make_interruptible,
 )
+from millstream.client.aio.letters import dead_letters as read_dead_letters
+from millstream.client.aio.letters import redrive as redrive_entries
 from millstream.client.aio.producer import producer as new_producer
-from millstream.client.aio.redriving import redrive as redrive_entries
 from millstream.client.aio.schedules import cancel as cancel_scheduled
 from millstream.client.aio.schedules import schedule as schedule_entry
 from millstream.client.aio.schedules import scheduled as scheduled_entries
@@ -169,6 +170,7 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
     tscheduled = scheduled = scheduled_entries
     tcancel = cancel = cancel_scheduled
     tredrive = redrive = redrive_entries
+    dead_letters = read_dead_letters
 
 
 async def execute(client: Any, send: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:

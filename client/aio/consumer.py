@@ -10,16 +10,18 @@ from typing import Any, Self
 from millstream.client.aio.commands import StreamCommands
 from millstream.client.aio.concurrency import Reader, Records, opened, record_loop
 from millstream.client.aio.running import Runner
+from millstream.client.codecs import A, Codec
 from millstream.client.core.deadlines import check_block
 from millstream.client.core.deliveries import Deliveries, Terms, entry_id
 from millstream.client.core.position import Point
 from millstream.client.core.steps import R, Steps
+from millstream.client.core.values import Values
 from millstream.client.core.words import IdWord, Key
 from millstream.client.errors import MillstreamError
-from millstream.client.records import Record, T
+from millstream.client.records import Record, T, V
 
 
-class Consumer(Reader[T]):
+class Consumer(Reader[V]):
     """One of the consumers that share a group's entries.
 
     `ms.consumer(..)` makes one, and its arguments are described there. A consumer is for one task
@@ -44,6 +46,7 @@ class Consumer(Reader[T]):
         self._deliveries = Deliveries(
             client, key, group, terms, position, batch, time.monotonic, retry_for_s=retry_for
         )
+        self._retry_for = retry_for
         self._runner = Runner(client)
         self._closed = False
         self._opened = False
@@ -54,7 +57,25 @@ class Consumer(Reader[T]):
             self._opened = True
         return self
 
-    async def read(self, timeout: float | None = None) -> Record[T] | None:
+    def of(self, kind: type[A] | Codec[A], *, dead_letter: Key | None = None) -> Consumer[A]:
+        """Read records with a `value`, as `Stream.of`. Returns this consumer.
+
+        A record that does not fit raises InvalidRecord, and stays pending. With `dead_letter` it is
+        copied to the stream of this name, with the reason, and acknowledged, and reading continues.
+
+        >>> _ = await ms.tappend("pies", {"name": "apple", "pieces": "many"})
+        >>> consumer = await ms.consumer("pies", "bakers", retry=60, position="earliest")
+        >>> await consumer.of(Cake, dead_letter="pies:bad").read(timeout=0)
+        >>> await ms.xlen("pies:bad")
+        1
+        """
+        times = time.monotonic, time.time
+        state = self._deliveries
+        state.values = Values(kind, dead_letter, state.group, times, self._retry_for)
+        typed: Any = self
+        return typed  # type: ignore[no-any-return]
+
+    async def read(self, timeout: float | None = None) -> Record[V] | None:
         """Wait for the next record; None after `timeout` seconds, at the end of a sealed stream, or
         once `stop` was called.
 
@@ -67,7 +88,7 @@ class Consumer(Reader[T]):
         await self._open()
         return await self._run(self._deliveries.read(timeout))
 
-    def follow(self, block: float = 1.0, ack: bool = False) -> AsyncIterator[Record[T]]:
+    def follow(self, block: float = 1.0, ack: bool = False) -> AsyncIterator[Record[V]]:
         """Iterate over records, and wait for more. Ends within `block` seconds, and within a
         second, of a call of `stop`; or when the stream is sealed and every entry is delivered and,
         with `retry`, acknowledged.
@@ -85,7 +106,7 @@ class Consumer(Reader[T]):
         check_block(block)
         return record_loop(self._deliveries.stops, partial(self._records, block, ack))
 
-    async def _records(self, block: float, ack: bool, begun: int) -> Records[T]:
+    async def _records(self, block: float, ack: bool, begun: int) -> Records[V]:
         deliveries = self._deliveries
         while not deliveries.stops.since(begun):
             await self._open()
@@ -98,7 +119,7 @@ class Consumer(Reader[T]):
             if ack:
                 await self._run(deliveries.finish(record))
 
-    async def ack(self, *records: Record[T] | IdWord) -> int:
+    async def ack(self, *records: Record[Any] | IdWord) -> int:
         """Acknowledge records; returns how many of them were pending. A lost reply is repeated for
         the consumer's `retry_for` seconds.
 

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from millstream.client.jobs import Delivery
+from millstream.client.codecs import Codec
+from millstream.client.jobs import Delivery, decode_job
 from millstream.client.threads import crew as threads
 
 CLOSE_S = 1.0
@@ -80,6 +81,18 @@ class Crew:
         if self._tasks.pop(delivery, None) is not None:
             self._finish(delivery, failed)
             self._wake()
+
+
+def with_values(codec: Codec[Any], handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A handler whose jobs have values."""
+    if not threads.is_coroutine(handler):
+        return threads.with_values(codec, handler)
+
+    async def handle(job: Any) -> None:
+        decode_job(codec, job)
+        await handler(job)
+
+    return handle
 
 
 def check_handler(handler: Any) -> None:

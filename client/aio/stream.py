@@ -12,6 +12,7 @@ import redis.asyncio
 from millstream.client.aio.commands import StreamCommands
 from millstream.client.aio.concurrency import Reader, Records, opened, record_loop
 from millstream.client.aio.running import Runner
+from millstream.client.codecs import A, Codec
 from millstream.client.core import position as positions
 from millstream.client.core.argument_checks import function
 from millstream.client.core.deadlines import check_block
@@ -22,11 +23,12 @@ from millstream.client.core.shard_order import Servers
 from millstream.client.core.shards import Shard, parse_shards
 from millstream.client.core.steps import R, Steps
 from millstream.client.core.token import Token
+from millstream.client.core.values import Values
 from millstream.client.core.words import Key
 from millstream.client.errors import MillstreamError
 from millstream.client.events import Event, Gap
 from millstream.client.ids import ID
-from millstream.client.records import Record, T
+from millstream.client.records import Record, T, V
 from millstream.client.redis_py import check_client
 
 UNOPENED = (  # asyncio only
@@ -34,7 +36,7 @@ UNOPENED = (  # asyncio only
 )
 
 
-class Stream(Reader[T]):
+class Stream(Reader[V]):
     """One ordered sequence of the records of one shard or many.
 
     `ms.stream(..)` makes one, and its arguments are described there. A stream is for one task
@@ -73,7 +75,25 @@ class Stream(Reader[T]):
             self._opened = True
         return self
 
-    async def read(self, timeout: float | None = None) -> Record[T] | None:
+    def of(self, kind: type[A] | Codec[A], *, dead_letter: Key | None = None) -> Stream[A]:
+        """Read records with a `value`: of a dataclass or a pydantic model, or as a codec (`Json`,
+        `MsgPack`, `Raw` or one of your own) makes it. Returns this stream.
+
+        A record that does not fit raises InvalidRecord, once: the next call continues after it.
+        With `dead_letter` it is copied to the stream of this name, with the reason, and reading
+        continues.
+
+        >>> _ = await ms.tappend("cakes", {"name": "lemon", "pieces": 12})
+        >>> stream = await ms.stream("cakes", "earliest").of(Cake)
+        >>> (await stream.read(timeout=1)).value
+        Cake(name='lemon', pieces=12)
+        """
+        times = time.monotonic, time.time
+        self._follower.values = Values(kind, dead_letter, None, times)
+        typed: Any = self
+        return typed  # type: ignore[no-any-return]
+
+    async def read(self, timeout: float | None = None) -> Record[V] | None:
         """Wait for the next record. None after `timeout` seconds, at the end of the stream, or
         once `stop` was called.
 
@@ -89,7 +109,7 @@ class Stream(Reader[T]):
         await self._open()
         return await self._run(self._follower.read(timeout))
 
-    def follow(self, block: float = 1.0) -> AsyncIterator[Record[T]]:
+    def follow(self, block: float = 1.0) -> AsyncIterator[Record[V]]:
         """Iterate over records, and wait for more. Ends at the end of the stream, or within
         `block` seconds, and within a second, of a call of `stop`.
 
@@ -101,7 +121,7 @@ class Stream(Reader[T]):
         records = partial(self._records, block)
         return record_loop(self._follower.stops, records, self._follower.run)
 
-    async def _records(self, block: float, begun: int) -> Records[T]:
+    async def _records(self, block: float, begun: int) -> Records[V]:
         follower = self._follower
         while not follower.stops.since(begun):
             record = follower.take()

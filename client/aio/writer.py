@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, overload
 
 from millstream.client.aio.commands import StreamCommands
 from millstream.client.aio.concurrency import Closing, Opened, Turn, opened
 from millstream.client.aio.running import Runner
+from millstream.client.codecs import A, Codec, codec_of, encoded
 from millstream.client.core.argument_checks import flag
 from millstream.client.core.batches import check_seq
 from millstream.client.core.steps import R, Steps
@@ -17,10 +18,10 @@ from millstream.client.core.words import Fields, Key
 from millstream.client.core.writing import FactFields, WriterState, fact_count, lease_ms
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
-from millstream.client.records import T
+from millstream.client.records import T, V
 
 
-class Fact(Opened, FactFields[T]):
+class Fact(Opened, FactFields[V]):
     """An entry in the making: a mapping from field to value, with an ID that is reserved.
 
     Readers do not pass the ID while the fact is open. At the end of its `with` block the fact is
@@ -32,7 +33,7 @@ class Fact(Opened, FactFields[T]):
     ...         fact["item"] = "tea"
     """
 
-    def __init__(self, writer: Writer[T], lease_ms: int) -> None:
+    def __init__(self, writer: Writer[Any], lease_ms: int) -> None:
         super().__init__(lease_ms)
         self._writer = writer
 
@@ -50,6 +51,18 @@ class Fact(Opened, FactFields[T]):
         True
         """
         return self._id
+
+    def set(self, value: V) -> None:
+        """Set the fields to those of a value, for a writer with a codec (`Writer.of`).
+
+        >>> async with ms.writer("cakes2", "baker").of(Cake) as writer, writer.fact() as fact:
+        ...     fact.set(Cake("plum", 8))
+        """
+        codec = self._writer._codec
+        if codec is None:
+            raise MillstreamError("the writer has no codec: make it with .of(..)")
+        self.clear()
+        self.update(encoded(codec, value))
 
     async def complete(self) -> None:
         """Complete the fact: its entry becomes visible when everything below it is settled.
@@ -79,7 +92,7 @@ class Fact(Opened, FactFields[T]):
             await self._writer._run(self._writer._state.leave(self, failed=kind is not None))
 
 
-class Writer(Closing, Generic[T]):
+class Writer(Closing, Generic[V]):
     """A writer of one stream, with a name that no other running writer has.
 
     `ms.writer(..)` makes one, and its arguments are described there. Several tasks may use it:
@@ -103,6 +116,7 @@ class Writer(Closing, Generic[T]):
         self._state = WriterState(key, name, unique, lease, retry_for, time.monotonic, client)
         self._runner = Runner(client)
         self._turn = Turn(self._runner.process)
+        self._codec: Codec[Any] | None = None
         self._closed = False
         self._takes_over = flag("take_over", take_over)
 
@@ -112,7 +126,24 @@ class Writer(Closing, Generic[T]):
             self._takes_over = False
         return self
 
-    async def append(self, fields: Fields) -> ID:
+    def of(self, kind: type[A] | Codec[A]) -> Writer[A]:
+        """Write values: of a dataclass or a pydantic model, or what a codec (`Json`, `MsgPack`,
+        `Raw` or one of your own) writes. Returns this writer.
+
+        A value that does not fit raises InvalidFields, and nothing is written.
+
+        >>> async with ms.writer("cakes2", "baker").of(Cake) as writer:
+        ...     entry_id = await writer.append(Cake("lemon", 12))
+        """
+        self._codec = codec_of(kind)
+        typed: Any = self
+        return typed  # type: ignore[no-any-return]
+
+    @overload
+    async def append(self: Writer[str] | Writer[bytes], fields: Fields) -> ID: ...
+    @overload
+    async def append(self, fields: V) -> ID: ...
+    async def append(self, fields: Any) -> ID:
         """Append an entry exactly once, and return its ID. Readers are not held back.
 
         If a reply is lost, the request is repeated for `retry_for` seconds; the server recognizes
@@ -125,10 +156,24 @@ class Writer(Closing, Generic[T]):
         True
         """
         await self._open()
+        if self._codec is not None:
+            fields = encoded(self._codec, fields)
         return await self._run(self._state.append(fields))
 
+    @overload
     async def append_many(
-        self, rows: Iterable[Fields], seq: int | None = None, *, batch: int = 1000
+        self: Writer[str] | Writer[bytes],
+        rows: Iterable[Fields],
+        seq: int | None = None,
+        *,
+        batch: int = 1000,
+    ) -> int: ...
+    @overload
+    async def append_many(
+        self, rows: Iterable[V], seq: int | None = None, *, batch: int = 1000
+    ) -> int: ...
+    async def append_many(
+        self, rows: Iterable[Any], seq: int | None = None, *, batch: int = 1000
     ) -> int:
         """Append many entries exactly once and in order, `batch` of them in one request; returns
         their number. Only few rows are in memory at once, so `rows` may be a generator.
@@ -147,6 +192,9 @@ class Writer(Closing, Generic[T]):
         (4, 3)
         """
         await self._open()
+        codec = self._codec
+        if codec is not None:
+            rows = (encoded(codec, row) for row in rows)
         return await self._run(self._state.append_many(rows, check_seq(seq), batch))
 
     async def last_seq(self) -> int | None:
@@ -158,7 +206,7 @@ class Writer(Closing, Generic[T]):
         """
         return await self._run(self._state.last_seq())
 
-    def fact(self, lease: float | None = None) -> Fact[T]:
+    def fact(self, lease: float | None = None) -> Fact[V]:
         """Reserve an ID for `lease` seconds, the writer's lease if None.
 
         >>> async with ms.writer("orders", "api-8") as writer:
@@ -167,7 +215,7 @@ class Writer(Closing, Generic[T]):
         """
         return opened(Fact(self, self._state.lease_ms if lease is None else lease_ms(lease)))
 
-    async def facts(self, n: int) -> list[Fact[T]]:
+    async def facts(self, n: int) -> list[Fact[V]]:
         """Reserve `n` consecutive IDs, at most 10,000.
 
         >>> async with ms.writer("orders", "api-8") as writer:
@@ -175,7 +223,7 @@ class Writer(Closing, Generic[T]):
         ...     second.id == (first.id.ms, first.id.seq + 1)
         True
         """
-        facts = [Fact(self, self._state.lease_ms) for _ in range(fact_count(n))]
+        facts: list[Fact[V]] = [Fact(self, self._state.lease_ms) for _ in range(fact_count(n))]
         return await self._reserve(facts, n)
 
     async def position(self) -> ID:
@@ -232,7 +280,7 @@ class Writer(Closing, Generic[T]):
         self._runner.process.check()
         return self._state.pending
 
-    async def _reserve(self, facts: list[Fact[T]], count: int | None) -> list[Fact[T]]:
+    async def _reserve(self, facts: list[Fact[V]], count: int | None) -> list[Fact[V]]:
         await self._open()
         await self._run(self._state.reserve(facts, count))
         return facts

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
+from millstream.client.codecs import InvalidRecord
 from millstream.client.core import argument_checks, requests
 from millstream.client.core.argument_checks import duration_ms
 from millstream.client.core.deadlines import WAIT_MAX_S, Patience, Stops, block_ms
@@ -22,6 +23,7 @@ from millstream.client.core.repeating import Repeater, lost, repeated
 from millstream.client.core.requests import GroupWords
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Answer, Ask, Call, Clock, Steps, Wait
+from millstream.client.core.values import Values
 from millstream.client.core.words import IdWord, Key
 from millstream.client.ids import ID
 from millstream.client.log import log
@@ -73,7 +75,7 @@ class Deliveries:
         handed out is lost then. It is 1, too, if entries are due again at once."""
         self._server = ServerState(client)
         self._key = argument_checks.key("key", key)
-        self._group = argument_checks.key("group", group)
+        self.group = self._group = argument_checks.key("group", group)
         self._start = group_start(position)
         self._ttl_ms = duration_ms("ttl", terms.ttl_s)
         self._retry_ms = None if terms.retry_s is None else duration_ms("retry", terms.retry_s)
@@ -95,6 +97,8 @@ class Deliveries:
         self._finished: list[ID] = []
         """Finished by the caller, and not acknowledged yet."""
         self._kept_s = float("-inf")
+        self.values: Values | None = None
+        """Decodes the records; None for records without values."""
         self.missed = 0
         self.ended = False
         """True if the stream is sealed, and the group has nothing left to deliver."""
@@ -164,6 +168,8 @@ class Deliveries:
         begun_s = self._now()
         just_fetched = False  # by this call: the first record is handed out however long it took
         while True:
+            if self.values is not None:
+                yield from self._admit(self.values, just_fetched)
             record = self._pop() if just_fetched else self.take()
             if record is not None or self.ended:
                 return record
@@ -186,6 +192,20 @@ class Deliveries:
                 yield from self._find_again()
             elif patience_s <= 0 and not self._buffer and not looked:
                 return None
+
+    def _admit(self, values: Values, just_fetched: bool) -> Steps[None]:
+        """Decode the first record in the buffer. Bad ones before it become dead letters, which are
+        acknowledged, or raise their error and stay pending."""
+        while self._buffer and (just_fetched or self._now() < self._due_s):
+            try:
+                good = yield from values.admit(self._buffer)
+            except InvalidRecord:
+                self._pop()
+                raise
+            if good:
+                return
+            yield from self.ack([self._buffer[0].id])
+            self._pop()
 
     def _find_again(self) -> Steps[None]:
         """The group does not exist any more: find out where it has to begin."""

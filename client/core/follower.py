@@ -11,6 +11,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from millstream.client.codecs import InvalidRecord
 from millstream.client.core import requests
 from millstream.client.core.asking import Asking, Create, LookUp, Read, by_server
 from millstream.client.core.deadlines import Patience, Stops
@@ -24,6 +25,7 @@ from millstream.client.core.servers import ServerState
 from millstream.client.core.shard_order import Info, Servers, ShardOrder
 from millstream.client.core.shards import Shard, ShardState, shard_name
 from millstream.client.core.steps import Answer, Ask, Clock, Notify, Steps, Wait
+from millstream.client.core.values import Values
 from millstream.client.events import (
     Disconnected,
     Event,
@@ -52,6 +54,8 @@ class Follower:
         """Events that were not passed on yet."""
         self.gaps: deque[Gap] = deque(maxlen=GAPS_KEPT)
         self.stops = Stops()
+        self.values: Values | None = None
+        """Decodes the records; None for records without values."""
         self._servers = servers
         self._now = now
         self._wall = wall
@@ -100,7 +104,9 @@ class Follower:
         if not heap or heap[0][1] == FETCHED or self.events or self._lineage.orphans:
             return None
         shard = heap[0][3]
-        return None if shard.gaps else self._hand_out(shard)
+        if shard.gaps or not (self.values is None or self.values.decode_first(shard.buffer)):
+            return None
+        return self._hand_out(shard)
 
     def run(self, begun: int) -> Iterable[Record[Any]]:
         """The next records of a stream of one shard, with most checks of `take` once for all of
@@ -111,6 +117,8 @@ class Follower:
         """
         heap = self._merge.heap
         if len(self._lineage.states) != 1 or not heap or self.events or self._lineage.orphans:
+            return ()
+        if self.values is not None:  # each record may be a bad one
             return ()
         shard = heap[0][3]
         return () if shard.gaps else self._run(shard, heap, begun)
@@ -179,10 +187,26 @@ class Follower:
             shard = self._merge.first()
             gaps = self._gaps_before(shard)
             if not gaps:
-                return None if shard is None else self._hand_out(shard)
+                if shard is None:
+                    return None
+                if self.values is None or (yield from self._admit(self.values, shard)):
+                    return self._hand_out(shard)
+                continue
             gap = gaps[0]
             yield Notify(gap)
             self._report(gap)
+
+    def _admit(self, values: Values, shard: ShardState) -> Steps[bool]:
+        """Decode the next record. A bad one is passed over once it is a dead letter, and by the
+        call that raises its error."""
+        try:
+            good = yield from values.admit(shard.buffer)
+        except InvalidRecord:
+            self._hand_out(shard)
+            raise
+        if not good:
+            self._hand_out(shard)
+        return good
 
     def _gaps_before(self, shard: ShardState | None) -> list[Gap]:
         """The gaps to report before the next record, which is one of this shard, or at the end."""

@@ -66,8 +66,8 @@ class TokenPacker:
         else:
             bounds = [bound for s in states.values() if (bound := bound_of(s)) >= greatest]
             at = min(bounds, default=BEGINNING)
-            behind = [s for s in states.values() if bound_of(s) < at]
-            others = list(dict.fromkeys([*behind, *elsewhere(states.values(), at, None)]))
+            slower = [s for s in states.values() if bound_of(s) < at]
+            others = list(dict.fromkeys([*slower, *elsewhere(states.values(), at, None)]))
         found = {state.name: state.found() for state in others}
         token: dict[str, Any] = {"v": PACKED_VERSION, "at": str(at)}
         if name is not None:
@@ -82,7 +82,7 @@ class TokenPacker:
         return token
 
     def _packed_shards(self, lineage: ShardOrder) -> str:
-        """What changes only when a shard is replaced."""
+        """The part that changes only when a shard is replaced."""
         names = list(lineage.states)
         incarnations = [state.place_incarnation for state in lineage.states.values()]
         done = lineage.done_for_token()

@@ -94,7 +94,7 @@ def tappendmany(
     return command("TAPPENDMANY", len(streams), *streams, *by, *words)
 
 
-def append_once(key: Key, producer: str, number: int, words: Sequence[Word]) -> Command[ID]:
+def append_once(key: Key, producer: str, number: Word, words: Sequence[Word]) -> Command[ID]:
     """XADD with IDMP: sent again, it gives the ID of the entry that it appended before."""
     return command("XADD", key, "IDMP", producer, number, "*", *words, read=read_id)
 

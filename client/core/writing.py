@@ -28,7 +28,7 @@ from millstream.client.errors import (
 )
 from millstream.client.ids import BEGINNING, ID
 from millstream.client.log import log
-from millstream.client.records import T
+from millstream.client.records import V
 
 LEASE_MAX_S = 600.0
 DURATION_S = 100
@@ -37,12 +37,12 @@ FACTS_MAX = 10_000
 """At once: the limit of TRESERVE."""
 
 
-class FactFields(MutableMapping[T, Value]):
+class FactFields(MutableMapping[V, Value]):
     """The fields of a fact, and its ID."""
 
     def __init__(self, lease_ms: int) -> None:
         self._reserved: ID | None = None
-        self._fields: dict[T, Value] = {}
+        self._fields: dict[V, Value] = {}
         self._settled: bool | None = None
         """None while it is open; then True if it was completed."""
         self._lost = False
@@ -55,14 +55,14 @@ class FactFields(MutableMapping[T, Value]):
             raise MillstreamError("the fact has no ID yet: await it, or enter it with `async with`")
         return self._reserved
 
-    def __getitem__(self, field: T) -> Value:
+    def __getitem__(self, field: V) -> Value:
         return self._fields[field]
 
-    def __setitem__(self, field: T, value: Value) -> None:
+    def __setitem__(self, field: V, value: Value) -> None:
         self._check_open()
         self._fields[field] = check_value(field, value)
 
-    def __delitem__(self, field: T) -> None:
+    def __delitem__(self, field: V) -> None:
         self._check_open()
         del self._fields[field]
 
@@ -70,7 +70,7 @@ class FactFields(MutableMapping[T, Value]):
         if self._settled:  # an abandoned one raises an error when it is completed
             raise MillstreamError(f"the fact {self._reserved} is complete: its fields are fixed")
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[V]:
         return iter(self._fields)
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 from millstream.client.core.deadlines import Stops
 from millstream.client.errors import MillstreamError
 from millstream.client.guards import OwnProcess
-from millstream.client.records import Record, T
+from millstream.client.records import Record, V
 
 R = TypeVar("R")
 
@@ -48,22 +48,22 @@ class Closing(Opened):
         raise NotImplementedError
 
 
-class Reader(Closing, Generic[T]):
+class Reader(Closing, Generic[V]):
     """A stream or a consumer."""
 
-    def __iter__(self) -> Iterator[Record[T]]:
+    def __iter__(self) -> Iterator[Record[V]]:
         """A loop over the object is `follow`: it waits for records, and never gives None."""
         return self.follow()
 
-    def __next__(self) -> Record[T] | None:
+    def __next__(self) -> Record[V] | None:
         """The next record, or None when there is none now. It never waits for records, and never
         raises StopIteration."""
         return self.read(0)
 
-    def follow(self) -> Iterator[Record[T]]:
+    def follow(self) -> Iterator[Record[V]]:
         raise NotImplementedError
 
-    def read(self, timeout: float | None = None) -> Record[T] | None:
+    def read(self, timeout: float | None = None) -> Record[V] | None:
         raise NotImplementedError
 
 
@@ -195,14 +195,14 @@ def finished(result: Any) -> None:
     """A handler of events has ended when it returns."""
 
 
-Records = Generator[Record[T], None, None]
+Records = Generator[Record[V], None, None]
 
 
 def record_loop(
     stops: Stops,
-    records: Callable[[int], Records[T]],
-    run: Callable[[int], Iterable[Record[T]]] = lambda begun: (),
-) -> Iterator[Record[T]]:
+    records: Callable[[int], Records[V]],
+    run: Callable[[int], Iterable[Record[V]]] = lambda begun: (),
+) -> Iterator[Record[V]]:
     """A loop over records, from the first one until it ends in any way. `records(begun)` makes the
     generator of the records; `begun` is for `Stops.since`. `run(begun)` are the records that come
     before its next one, without a wait."""

@@ -31,8 +31,9 @@ from millstream.client.threads.interruptible import (
     close_if_interrupted,
     make_interruptible,
 )
+from millstream.client.threads.letters import dead_letters as read_dead_letters
+from millstream.client.threads.letters import redrive as redrive_entries
 from millstream.client.threads.producer import producer as new_producer
-from millstream.client.threads.redriving import redrive as redrive_entries
 from millstream.client.threads.schedules import cancel as cancel_scheduled
 from millstream.client.threads.schedules import schedule as schedule_entry
 from millstream.client.threads.schedules import scheduled as scheduled_entries
@@ -166,6 +167,7 @@ class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
     tscheduled = scheduled = scheduled_entries
     tcancel = cancel = cancel_scheduled
     tredrive = redrive = redrive_entries
+    dead_letters = read_dead_letters
 
 
 def execute(client: Any, send: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:

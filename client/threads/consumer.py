@@ -8,19 +8,21 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Self
 
+from millstream.client.codecs import A, Codec
 from millstream.client.core.deadlines import check_block
 from millstream.client.core.deliveries import Deliveries, Terms, entry_id
 from millstream.client.core.position import Point
 from millstream.client.core.steps import R, Steps
+from millstream.client.core.values import Values
 from millstream.client.core.words import IdWord, Key
 from millstream.client.errors import MillstreamError
-from millstream.client.records import Record, T
+from millstream.client.records import Record, T, V
 from millstream.client.threads.commands import StreamCommands
 from millstream.client.threads.concurrency import Reader, Records, opened, record_loop
 from millstream.client.threads.running import Runner
 
 
-class Consumer(Reader[T]):
+class Consumer(Reader[V]):
     """One of the consumers that share a group's entries.
 
     `ms.consumer(..)` makes one, and its arguments are described there. A consumer is for one thread
@@ -45,6 +47,7 @@ class Consumer(Reader[T]):
         self._deliveries = Deliveries(
             client, key, group, terms, position, batch, time.monotonic, retry_for_s=retry_for
         )
+        self._retry_for = retry_for
         self._runner = Runner(client)
         self._closed = False
         self._opened = False
@@ -55,7 +58,25 @@ class Consumer(Reader[T]):
             self._opened = True
         return self
 
-    def read(self, timeout: float | None = None) -> Record[T] | None:
+    def of(self, kind: type[A] | Codec[A], *, dead_letter: Key | None = None) -> Consumer[A]:
+        """Read records with a `value`, as `Stream.of`. Returns this consumer.
+
+        A record that does not fit raises InvalidRecord, and stays pending. With `dead_letter` it is
+        copied to the stream of this name, with the reason, and acknowledged, and reading continues.
+
+        >>> _ = ms.tappend("pies", {"name": "apple", "pieces": "many"})
+        >>> consumer = ms.consumer("pies", "bakers", retry=60, position="earliest")
+        >>> consumer.of(Cake, dead_letter="pies:bad").read(timeout=0)
+        >>> ms.xlen("pies:bad")
+        1
+        """
+        times = time.monotonic, time.time
+        state = self._deliveries
+        state.values = Values(kind, dead_letter, state.group, times, self._retry_for)
+        typed: Any = self
+        return typed  # type: ignore[no-any-return]
+
+    def read(self, timeout: float | None = None) -> Record[V] | None:
         """Wait for the next record; None after `timeout` seconds, at the end of a sealed stream, or
         once `stop` was called.
 
@@ -68,7 +89,7 @@ class Consumer(Reader[T]):
         self._open()
         return self._run(self._deliveries.read(timeout))
 
-    def follow(self, block: float = 1.0, ack: bool = False) -> Iterator[Record[T]]:
+    def follow(self, block: float = 1.0, ack: bool = False) -> Iterator[Record[V]]:
         """Iterate over records, and wait for more. Ends within `block` seconds, and within a
         second, of a call of `stop`; or when the stream is sealed and every entry is delivered and,
         with `retry`, acknowledged.
@@ -86,7 +107,7 @@ class Consumer(Reader[T]):
         check_block(block)
         return record_loop(self._deliveries.stops, partial(self._records, block, ack))
 
-    def _records(self, block: float, ack: bool, begun: int) -> Records[T]:
+    def _records(self, block: float, ack: bool, begun: int) -> Records[V]:
         deliveries = self._deliveries
         while not deliveries.stops.since(begun):
             self._open()
@@ -99,7 +120,7 @@ class Consumer(Reader[T]):
             if ack:
                 self._run(deliveries.finish(record))
 
-    def ack(self, *records: Record[T] | IdWord) -> int:
+    def ack(self, *records: Record[Any] | IdWord) -> int:
         """Acknowledge records; returns how many of them were pending. A lost reply is repeated for
         the consumer's `retry_for` seconds.
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from millstream.client.jobs import Delivery
+from millstream.client.codecs import Codec
+from millstream.client.jobs import Delivery, decode_job
 
 Finish = Callable[[Delivery, BaseException | None], None]
 MakeJob = Callable[[Delivery, str, list[Any]], Any]
@@ -121,6 +122,16 @@ class Crew:
         self._finish(delivery, failed)
         self._has_results = True
         return True
+
+
+def with_values(codec: Codec[Any], handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A handler whose jobs have values."""
+
+    def handle(job: Any) -> None:
+        decode_job(codec, job)
+        handler(job)
+
+    return handle
 
 
 def check_handler(handler: Any) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from millstream.client.codecs import A, Codec, codec_of
 from millstream.client.core import argument_checks
 from millstream.client.core.options import WorkerOptions, worker_options
 from millstream.client.core.position import Point, group_start
@@ -18,16 +19,16 @@ from millstream.client.core.working import Work
 from millstream.client.errors import MillstreamError
 from millstream.client.guards import OwnProcess
 from millstream.client.jobs import Delivery, HeldJob
-from millstream.client.records import T
+from millstream.client.records import T, V
 from millstream.client.threads.commands import StreamCommands
 from millstream.client.threads.concurrency import Waker
-from millstream.client.threads.crew import Crew, check_handler
+from millstream.client.threads.crew import Crew, check_handler, with_values
 from millstream.client.threads.running import Runner
 
 H = TypeVar("H", bound=Callable[[Any], Any])
 
 
-class Job(HeldJob[T]):
+class Job(HeldJob[V]):
     """An entry that a worker passes to its handler: a record with the number of its delivery.
 
     >>> worker = ms.worker("calls", "crew")
@@ -66,7 +67,7 @@ class Job(HeldJob[T]):
         return self._worker._extend(self._delivery, seconds)
 
 
-class Worker(Generic[T]):
+class Worker(Generic[V]):
     """Runs a handler for each entry of a group, several at once.
 
     `ms.worker(..)` makes one, and its arguments are described there.
@@ -98,8 +99,27 @@ class Worker(Generic[T]):
         )
         self._process = OwnProcess()
         self._handler: Callable[[Any], Any] | None = None
+        self._codec: Codec[Any] | None = None
         self._runner: Runner | None = None
         self._waker: Waker | None = None
+
+    def of(self, kind: type[A] | Codec[A]) -> Worker[A]:
+        """Give jobs a `value`, as `Stream.of` does for records. A job that does not fit is dead:
+        its handler is not called, and it goes to the `dead_letter` of the worker with the reason.
+        Returns this worker.
+
+        >>> worker = ms.worker("cakes4", "bakers").of(Cake)
+        >>> @worker.handler
+        ... def bake(job):
+        ...     print(job.value.name)
+        ...     worker.stop()
+        >>> _ = ms.tappend("cakes4", {"name": "plum", "pieces": 8})
+        >>> worker.run()
+        plum
+        """
+        self._codec = codec_of(kind)
+        typed: Any = self
+        return typed  # type: ignore[no-any-return]
 
     def handler(self, function: H) -> H:
         """Set the function that is called with each job: a decorator.
@@ -147,7 +167,8 @@ class Worker(Generic[T]):
         self._runner = runner = Runner(self._client)
         runner.lanes.wake_with(waker)
         size = self._options.concurrency
-        crew = Crew(size, self._handler, self._job, work.finish, waker.wake)
+        handler = self._handler if self._codec is None else with_values(self._codec, self._handler)
+        crew = Crew(size, handler, self._job, work.finish, waker.wake)
         work.crew = crew
         try:
             try:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, overload
 
+from millstream.client.codecs import A, Codec, codec_of, encoded
 from millstream.client.core.argument_checks import flag
 from millstream.client.core.batches import check_seq
 from millstream.client.core.steps import R, Steps
@@ -15,13 +16,13 @@ from millstream.client.core.words import Fields, Key
 from millstream.client.core.writing import FactFields, WriterState, fact_count, lease_ms
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import ID
-from millstream.client.records import T
+from millstream.client.records import T, V
 from millstream.client.threads.commands import StreamCommands
 from millstream.client.threads.concurrency import Closing, Opened, Turn, opened
 from millstream.client.threads.running import Runner
 
 
-class Fact(Opened, FactFields[T]):
+class Fact(Opened, FactFields[V]):
     """An entry in the making: a mapping from field to value, with an ID that is reserved.
 
     Readers do not pass the ID while the fact is open. At the end of its `with` block the fact is
@@ -33,7 +34,7 @@ class Fact(Opened, FactFields[T]):
     ...         fact["item"] = "tea"
     """
 
-    def __init__(self, writer: Writer[T], lease_ms: int) -> None:
+    def __init__(self, writer: Writer[Any], lease_ms: int) -> None:
         super().__init__(lease_ms)
         self._writer = writer
 
@@ -51,6 +52,18 @@ class Fact(Opened, FactFields[T]):
         True
         """
         return self._id
+
+    def set(self, value: V) -> None:
+        """Set the fields to those of a value, for a writer with a codec (`Writer.of`).
+
+        >>> with ms.writer("cakes2", "baker").of(Cake) as writer, writer.fact() as fact:
+        ...     fact.set(Cake("plum", 8))
+        """
+        codec = self._writer._codec
+        if codec is None:
+            raise MillstreamError("the writer has no codec: make it with .of(..)")
+        self.clear()
+        self.update(encoded(codec, value))
 
     def complete(self) -> None:
         """Complete the fact: its entry becomes visible when everything below it is settled.
@@ -80,7 +93,7 @@ class Fact(Opened, FactFields[T]):
             self._writer._run(self._writer._state.leave(self, failed=kind is not None))
 
 
-class Writer(Closing, Generic[T]):
+class Writer(Closing, Generic[V]):
     """A writer of one stream, with a name that no other running writer has.
 
     `ms.writer(..)` makes one, and its arguments are described there. Several threads may use it:
@@ -104,6 +117,7 @@ class Writer(Closing, Generic[T]):
         self._state = WriterState(key, name, unique, lease, retry_for, time.monotonic, client)
         self._runner = Runner(client)
         self._turn = Turn(self._runner.process)
+        self._codec: Codec[Any] | None = None
         self._closed = False
         self._takes_over = flag("take_over", take_over)
 
@@ -113,7 +127,24 @@ class Writer(Closing, Generic[T]):
             self._takes_over = False
         return self
 
-    def append(self, fields: Fields) -> ID:
+    def of(self, kind: type[A] | Codec[A]) -> Writer[A]:
+        """Write values: of a dataclass or a pydantic model, or what a codec (`Json`, `MsgPack`,
+        `Raw` or one of your own) writes. Returns this writer.
+
+        A value that does not fit raises InvalidFields, and nothing is written.
+
+        >>> with ms.writer("cakes2", "baker").of(Cake) as writer:
+        ...     entry_id = writer.append(Cake("lemon", 12))
+        """
+        self._codec = codec_of(kind)
+        typed: Any = self
+        return typed  # type: ignore[no-any-return]
+
+    @overload
+    def append(self: Writer[str] | Writer[bytes], fields: Fields) -> ID: ...
+    @overload
+    def append(self, fields: V) -> ID: ...
+    def append(self, fields: Any) -> ID:
         """Append an entry exactly once, and return its ID. Readers are not held back.
 
         If a reply is lost, the request is repeated for `retry_for` seconds; the server recognizes
@@ -126,11 +157,23 @@ class Writer(Closing, Generic[T]):
         True
         """
         self._open()
+        if self._codec is not None:
+            fields = encoded(self._codec, fields)
         return self._run(self._state.append(fields))
 
+    @overload
     def append_many(
-        self, rows: Iterable[Fields], seq: int | None = None, *, batch: int = 1000
-    ) -> int:
+        self: Writer[str] | Writer[bytes],
+        rows: Iterable[Fields],
+        seq: int | None = None,
+        *,
+        batch: int = 1000,
+    ) -> int: ...
+    @overload
+    def append_many(
+        self, rows: Iterable[V], seq: int | None = None, *, batch: int = 1000
+    ) -> int: ...
+    def append_many(self, rows: Iterable[Any], seq: int | None = None, *, batch: int = 1000) -> int:
         """Append many entries exactly once and in order, `batch` of them in one request; returns
         their number. Only few rows are in memory at once, so `rows` may be a generator.
 
@@ -148,6 +191,9 @@ class Writer(Closing, Generic[T]):
         (4, 3)
         """
         self._open()
+        codec = self._codec
+        if codec is not None:
+            rows = (encoded(codec, row) for row in rows)
         return self._run(self._state.append_many(rows, check_seq(seq), batch))
 
     def last_seq(self) -> int | None:
@@ -159,7 +205,7 @@ class Writer(Closing, Generic[T]):
         """
         return self._run(self._state.last_seq())
 
-    def fact(self, lease: float | None = None) -> Fact[T]:
+    def fact(self, lease: float | None = None) -> Fact[V]:
         """Reserve an ID for `lease` seconds, the writer's lease if None.
 
         >>> with ms.writer("orders", "api-8") as writer:
@@ -168,7 +214,7 @@ class Writer(Closing, Generic[T]):
         """
         return opened(Fact(self, self._state.lease_ms if lease is None else lease_ms(lease)))
 
-    def facts(self, n: int) -> list[Fact[T]]:
+    def facts(self, n: int) -> list[Fact[V]]:
         """Reserve `n` consecutive IDs, at most 10,000.
 
         >>> with ms.writer("orders", "api-8") as writer:
@@ -176,7 +222,7 @@ class Writer(Closing, Generic[T]):
         ...     second.id == (first.id.ms, first.id.seq + 1)
         True
         """
-        facts = [Fact(self, self._state.lease_ms) for _ in range(fact_count(n))]
+        facts: list[Fact[V]] = [Fact(self, self._state.lease_ms) for _ in range(fact_count(n))]
         return self._reserve(facts, n)
 
     def position(self) -> ID:
@@ -233,7 +279,7 @@ class Writer(Closing, Generic[T]):
         self._runner.process.check()
         return self._state.pending
 
-    def _reserve(self, facts: list[Fact[T]], count: int | None) -> list[Fact[T]]:
+    def _reserve(self, facts: list[Fact[V]], count: int | None) -> list[Fact[V]]:
         self._open()
         self._run(self._state.reserve(facts, count))
         return facts

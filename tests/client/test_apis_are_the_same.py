@@ -11,6 +11,7 @@ import inspect
 import io
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -33,6 +34,14 @@ CLASSES = (
     "Pipeline",
     "Millstream",
 )
+
+
+@dataclass
+class Cake:
+    """A value in the examples."""
+
+    name: str
+    pieces: int
 
 
 def own(kind: type) -> dict[str, Any]:
@@ -181,7 +190,7 @@ def test_the_example_runs(test: doctest.DocTest, server: Server) -> None:
     url = url_of(server)
     with sync.connect(url) as ms:
         names = {name: getattr(sync, name) for name in sync.__all__}
-        test.globs.update(names, ms=ms, url=url, os=os)
+        test.globs.update(names, ms=ms, url=url, os=os, Cake=Cake)
         printed: list[str] = []
         runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
         failed, _ = runner.run(test, out=printed.append)
@@ -211,7 +220,7 @@ def test_the_example_for_asyncio_runs(test: doctest.DocTest, server: Server) -> 
     with asyncio.Runner() as runner:
         ms = aio.connect(url_of(server))
         names = {name: getattr(aio, name) for name in aio.__all__}
-        test.globs.update(names, ms=ms, url=url_of(server))
+        test.globs.update(names, ms=ms, url=url_of(server), Cake=Cake)
         for example in test.examples:
             code = compile(example.source, test.name, "single", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             shown = io.StringIO()

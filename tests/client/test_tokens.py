@@ -158,7 +158,7 @@ def test_a_packed_text_that_is_cut_off_is_refused() -> None:
         unpacked(text[: len(text) // 8 * 4])
 
 
-def test_what_was_evicted_before_the_start_is_no_gap_after_a_restore(ms: Any) -> None:
+def test_evictions_before_the_start_are_no_gap_when_restored(ms: Any) -> None:
     for n in range(3):
         ms.tappev("evicted", {"n": n}, count=1)
     ms.tappend("other", {"n": 0})

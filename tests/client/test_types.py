@@ -45,6 +45,10 @@ WRONG = [
     ('Shard("s", raw)', 'Shard("s", "redis://localhost")'),
     ('text.tpolicy("s", maxlen=1), bool)', 'text.tpolicy("s", maxlen=1), None)'),
     ('assert_type(text.tappend("s", {"n": 1}), ID)', 'text.tappend("s", {"n": None})'),
+    ('order_writer.append(Order("tea")), ID)', 'order_writer.append({"item": "tea"}), ID)'),
+    ('order_producer.append(Order("salt")), Receipt)', 'order_producer.append("x"), Receipt)'),
+    ("assert_type(job.value, Order)", "assert_type(job.value, str)"),
+    ('text.producer("s").of(Raw()).append(b"data")', 'text.producer("s").of(5)'),
     ("assert_type(writer.facts(2), list[Fact[str]])", 'fact["n"] = datetime.now()'),
 ]
 

@@ -1,16 +1,21 @@
 """Types of the client for type checkers; tests/client/test_types.py compares the notes."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, assert_type
 
 from millstream.client import (
     ID,
     Consumer,
+    DeadLetter,
     Fact,
     Job,
+    Json,
     Millstream,
+    MsgPack,
     Pipeline,
     Producer,
+    Raw,
     Receipt,
     Record,
     Row,
@@ -130,3 +135,71 @@ def handle(job: Job[str]) -> None:
 
 assert_type(handle(Job.__new__(Job)), None)
 assert_type(worker.run(), None)
+
+
+@dataclass
+class Order:
+    item: str
+    count: int = 1
+
+
+class Upper:
+    """A codec of a user."""
+
+    def encode(self, value: str) -> dict[str, str]:
+        return {"text": value.upper()}
+
+    def decode(self, record: Record[Any]) -> str:
+        return str(record["text"])
+
+
+orders = text.stream("s", "earliest").of(Order, dead_letter="bad")
+assert_type(orders, Stream[Order])
+for order in orders:
+    assert_type(order, Record[Order])
+    assert_type(order.value, Order)
+    assert_type(order["item"], str)
+assert_type(raw.stream("s").of(Order), Stream[Order])
+assert_type(text.stream("s").of(Json(Order)), Stream[Order])
+assert_type(text.stream("s").of(MsgPack(Order)), Stream[Order])
+assert_type(text.stream("s").of(Json()), Stream[Any])
+assert_type(text.stream("s").of(Raw()), Stream[bytes])
+assert_type(text.stream("s").of(Upper()), Stream[str])
+assert_type(text.consumer("s", "g").of(Order), Consumer[Order])
+with text.writer("s", "w").of(Order) as order_writer:
+    assert_type(order_writer, Writer[Order])
+    assert_type(order_writer.append(Order("tea")), ID)
+    assert_type(order_writer.append_many([Order("tea")], seq=1), int)
+    with order_writer.fact() as order_fact:
+        order_fact.set(Order("tea"))
+with text.producer("s").of(Order) as order_producer:
+    assert_type(order_producer, Producer[Order])
+    assert_type(order_producer.append(Order("salt")), Receipt)
+text.producer("s").of(Raw()).append(b"data")
+for letter in text.dead_letters("bad"):
+    assert_type(letter, DeadLetter[str])
+    assert_type(letter.record["item"], str)
+
+order_worker = text.worker("s", "g").of(Order)
+assert_type(order_worker, Worker[Order])
+
+
+@order_worker.handler
+def handle_order(job: Job[Order]) -> None:
+    assert_type(job.value, Order)
+
+
+def work_on(job: Job[Order]) -> None:
+    assert_type(handle_order(job), None)
+
+
+async def with_values() -> None:
+    async with aio.connect() as ms:
+        async with ms.stream("s").of(Order) as following:
+            assert_type(following, aio.Stream[Order])
+            async for record in following:
+                assert_type(record.value, Order)
+        async with ms.writer("s", "w").of(Order) as writer:
+            assert_type(await writer.append(Order("tea")), ID)
+        async for letter in ms.dead_letters("bad"):
+            assert_type(letter, DeadLetter[str])

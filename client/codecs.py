@@ -1,0 +1,312 @@
+"""Codecs: the values of records as fields.
+
+ms.writer("orders", "api").of(Order)       # each field of a dataclass, or of a pydantic model
+ms.writer("orders", "api").of(Json(Order)) # one field with JSON
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, Protocol, TypeVar, cast, overload
+
+import msgpack  # type: ignore[import-untyped]
+
+from millstream.client.conversion import (
+    Anything,
+    Kind,
+    Parts,
+    Unfit,
+    as_unfit,
+    inside,
+    is_model,
+    kind_of,
+    scalar_of,
+    shown,
+)
+from millstream.client.errors import InvalidFields, MillstreamError
+from millstream.client.records import Record
+
+A = TypeVar("A")
+Words = Mapping[str, str | bytes]
+
+
+class InvalidRecord(MillstreamError, ValueError):
+    """A record is not what the codec of its reader expects. It was read, and the next call returns
+    the record after it.
+
+    `shard` and `id` are those of the record, and `record` has its fields as they are. `field` is
+    the field that is wrong, if one is: `address.street` for a part of one. `reason` says why.
+    """
+
+    def __init__(self, record: Record[Any], field: str | None, why: str) -> None:
+        self.shard = record.shard
+        self.id = record.id
+        self.field = field
+        self.reason = why if field is None else f"the field {field!r} {why}"
+        self.record = record
+        self._why = why
+        super().__init__(f"the record {self.id} of {self.shard!r} is not valid: {self.reason}")
+
+    def __reduce__(self) -> tuple[type[InvalidRecord], tuple[Record[Any], str | None, str]]:
+        return type(self), (self.record, self.field, self._why)
+
+
+class Codec(Protocol[A]):
+    """Writes values as the fields of an entry, and reads them. Any object with these two methods is
+    a codec. An exception of `decode` becomes an InvalidRecord; one of `encode` is raised, and
+    nothing is written.
+
+    >>> class Upper:
+    ...     def encode(self, value: str) -> dict[str, str]:
+    ...         return {"text": value.upper()}
+    ...     def decode(self, record: Record) -> str:
+    ...         return record["text"]
+    >>> codec: Codec[str] = Upper()
+    """
+
+    def encode(self, value: A, /) -> Mapping[str, Any] | Iterable[tuple[str, Any]]: ...
+
+    def decode(self, record: Record[Any], /) -> A: ...
+
+
+class Raw:
+    """Bytes in one field, as they are.
+
+    >>> with ms.writer("raws", "w").of(Raw()) as writer:
+    ...     entry_id = writer.append(bytes([0, 255]))
+    >>> with ms.stream("raws", "earliest").of(Raw()) as stream:
+    ...     stream.read(timeout=1).value
+    b'\\x00\\xff'
+    """
+
+    def __init__(self, field: str = "data") -> None:
+        self.field = field
+
+    def encode(self, value: bytes) -> Words:
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            raise Unfit(f"must be bytes, not {shown(value)}")
+        return {self.field: bytes(value)}
+
+    def decode(self, record: Record[Any]) -> bytes:
+        return as_bytes(word_of(record, self.field))
+
+
+class Whole(Generic[A]):
+    """A whole value in one field."""
+
+    def __init__(self, kind: Any, field: str) -> None:
+        self.field = field
+        self._kind: Kind = Anything() if kind is None else kind_of(kind)
+
+    def encode(self, value: A) -> Words:
+        return {self.field: inside(self.field, self._pack, self._kind.write(value))}
+
+    def decode(self, record: Record[Any]) -> A:
+        plain = inside(self.field, self._unpack, word_of(record, self.field))
+        value: A = self._kind.read(plain)
+        return value
+
+    def _pack(self, plain: Any) -> str | bytes:
+        raise NotImplementedError
+
+    def _unpack(self, word: str | bytes) -> Any:
+        raise NotImplementedError
+
+
+class Json(Whole[A]):
+    """A value as JSON in one field. With a dataclass, a pydantic model or another type, it is
+    checked and has this type; without one, it is what JSON has.
+
+    >>> with ms.writer("clicks2", "w").of(Json()) as writer:
+    ...     entry_id = writer.append({"page": "home", "at": [3, 4]})
+    >>> with ms.stream("clicks2", "earliest").of(Json(dict[str, object])) as stream:
+    ...     stream.read(timeout=1).value
+    {'page': 'home', 'at': [3, 4]}
+    """
+
+    @overload
+    def __init__(self: Json[Any], kind: None = None, field: str = ...) -> None: ...
+    @overload
+    def __init__(self, kind: type[A], field: str = ...) -> None: ...
+    def __init__(self, kind: Any = None, field: str = "json") -> None:
+        super().__init__(kind, field)
+
+    def _pack(self, plain: Any) -> str:
+        try:
+            return json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise Unfit(f"cannot be written as JSON: {error}") from None
+
+    def _unpack(self, word: str | bytes) -> Any:
+        try:
+            return json.loads(word)
+        except ValueError as error:
+            raise Unfit(f"is not JSON: {error}") from None
+
+
+class MsgPack(Whole[A]):
+    """A value as MessagePack in one field. Its type is as for Json.
+
+    >>> with ms.writer("clicks3", "w").of(MsgPack()) as writer:
+    ...     entry_id = writer.append({"page": "home", "raw": b"\\xff"})
+    >>> with ms.stream("clicks3", "earliest").of(MsgPack()) as stream:
+    ...     stream.read(timeout=1).value
+    {'page': 'home', 'raw': b'\\xff'}
+    """
+
+    @overload
+    def __init__(self: MsgPack[Any], kind: None = None, field: str = ...) -> None: ...
+    @overload
+    def __init__(self, kind: type[A], field: str = ...) -> None: ...
+    def __init__(self, kind: Any = None, field: str = "msgpack") -> None:
+        super().__init__(kind, field)
+
+    def _pack(self, plain: Any) -> bytes:
+        try:
+            packed: bytes = msgpack.packb(plain)
+        except Exception as error:
+            raise Unfit(f"cannot be written as MessagePack: {error}") from None
+        return packed
+
+    def _unpack(self, word: str | bytes) -> Any:
+        try:
+            return msgpack.unpackb(as_bytes(word))
+        except Exception as error:
+            raise Unfit(f"is not MessagePack: {error or type(error).__name__}") from None
+
+
+class DataclassFields(Generic[A]):
+    """Each field of a dataclass in a field of the entry: text, numbers and times as text, all else
+    as JSON. None is left out."""
+
+    def __init__(self, made: type[A]) -> None:
+        self._parts = Parts(made)
+        for part in self._parts.parts:  # a type that is not known is an error now
+            assert part.kind
+
+    def encode(self, value: A) -> Words:
+        self._parts.check(value)
+        found: dict[str, str | bytes] = {}
+        for part in self._parts.parts:
+            own = getattr(value, part.name)
+            if part.scalar is not None:
+                if own is not None or part.default is not None:
+                    found[part.name] = inside(part.name, part.scalar.to_word, own)
+            else:
+                found[part.name] = inside(part.name, self._json(part.kind), own)
+        return found
+
+    @staticmethod
+    def _json(kind: Kind) -> Any:
+        codec: Json[Any] = Json()
+        return lambda value: codec._pack(kind.write(value))
+
+    def decode(self, record: Record[Any]) -> A:
+        words = words_of(record)
+        values: dict[str, Any] = {}
+        for part in self._parts.parts:
+            word = words.get(part.name)
+            if word is None:
+                continue
+            if part.scalar is not None:
+                values[part.name] = inside(part.name, part.scalar.from_word, word)
+            else:
+                plain = inside(part.name, Json()._unpack, word)
+                values[part.name] = inside(part.name, part.kind.read, plain)
+        made: A = self._parts.make(values)
+        return made
+
+
+class ModelFields(Generic[A]):
+    """Each field of a pydantic model in a field of the entry, as for a dataclass."""
+
+    def __init__(self, made: type[A]) -> None:
+        self._made = cast("Any", made)
+        fields: dict[str, Any] = self._made.model_fields
+        self._is_text = {
+            info.alias or name: scalar_of(info.annotation) is not None
+            for name, info in fields.items()
+        }
+
+    def encode(self, value: A) -> Words:
+        made: Any = value
+        if not isinstance(value, self._made):
+            raise Unfit(f"must be of {self._made.__name__}, not {shown(value)}")
+        codec: Json[Any] = Json()
+        found: dict[str, str | bytes] = {}
+        for name, plain in made.model_dump(mode="json", by_alias=True).items():
+            if not self._is_text.get(name, False):
+                found[name] = codec._pack(plain)
+            elif plain is not None:
+                found[name] = plain if isinstance(plain, str) else codec._pack(plain)
+        return found
+
+    def decode(self, record: Record[Any]) -> A:
+        values: dict[str, Any] = {}
+        for name, word in words_of(record).items():
+            text = word if isinstance(word, str) else word.decode("utf-8", "surrogateescape")
+            is_text = self._is_text.get(name, True)
+            values[name] = text if is_text else inside(name, Json()._unpack, text)
+        try:
+            made: A = self._made.model_validate(values)
+        except Exception as error:
+            raise as_unfit(error) from error
+        return made
+
+
+def codec_of(kind: type[A] | Codec[A]) -> Codec[A]:
+    """The codec for a dataclass or a pydantic model; a codec is its own."""
+    if isinstance(kind, type):
+        if is_model(kind):
+            return ModelFields(kind)
+        if dataclasses.is_dataclass(kind):
+            return DataclassFields(kind)
+    elif callable(getattr(kind, "encode", None)) and callable(getattr(kind, "decode", None)):
+        return kind
+    raise ValueError(
+        f"{kind!r} is not a codec: use a dataclass, a pydantic model, Json(), MsgPack(), Raw(), or "
+        "an object with encode() and decode()"
+    )
+
+
+def encoded(codec: Codec[Any], value: Any) -> Any:
+    """The fields of a value. InvalidFields names the field that does not fit."""
+    try:
+        return codec.encode(value)
+    except Unfit as error:
+        path = ".".join(error.path)
+        where = f"the field {path!r} of {shown(value)}" if path else f"the value {shown(value)}"
+        raise InvalidFields(f"{where} {error}") from error.__cause__
+
+
+def decoded(codec: Codec[Any], record: Record[Any]) -> Any:
+    """The value of a record. InvalidRecord names the record and the field."""
+    try:
+        return codec.decode(record)
+    except Unfit as error:
+        raise InvalidRecord(record, ".".join(error.path) or None, str(error)) from error.__cause__
+    except Exception as error:
+        # A KeyError is a field that is missing, most of the time; its text is only the name.
+        raise InvalidRecord(record, None, f"{type(error).__name__}: {error}") from error
+
+
+def words_of(record: Record[Any]) -> dict[str, str | bytes]:
+    """The fields by name, which is bytes on a connection that does not decode replies."""
+    return {
+        name if isinstance(name, str) else name.decode("utf-8", "surrogateescape"): word
+        for name, word in record.items()
+    }
+
+
+def word_of(record: Record[Any], name: str) -> str | bytes:
+    for key in (name, name.encode("utf-8", "surrogateescape")):
+        if key in record:
+            word: str | bytes = record[key]
+            return word
+    raise Unfit("is missing", (name,))
+
+
+def as_bytes(word: str | bytes) -> bytes:
+    return word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape")

@@ -1,0 +1,484 @@
+"""Values of Python types as the text of a field, and as JSON.
+
+A type has a *kind*: how its values are written and read. `kind_of` finds it for an annotation.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import decimal
+import enum
+import types
+import typing
+import uuid
+from collections import abc
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol, get_args, get_origin
+
+MISSING: Any = dataclasses.MISSING
+
+
+class Unfit(Exception):
+    """A value that does not fit its type. `path` are the names of the fields on the way to it."""
+
+    def __init__(self, why: str, path: tuple[str, ...] = ()) -> None:
+        super().__init__(why)
+        self.path = path
+
+
+class Kind(Protocol):
+    """A way to write and read the values of a type."""
+
+    def write(self, value: Any) -> Any:
+        """The value as JSON has it. Unfit if it has another type."""
+
+    def read(self, plain: Any) -> Any:
+        """The value of what JSON has."""
+
+
+class Scalar:
+    """A type whose values are one word: text that needs no JSON."""
+
+    def __init__(
+        self,
+        name: str,
+        accepts: Callable[[Any], bool],
+        from_text: Callable[[str], Any],
+        to_text: Callable[[Any], str] = str,
+        native: bool = False,
+    ) -> None:
+        """`native`: JSON has such values, too."""
+        self.name = name
+        self._accepts = accepts
+        self._from_text = from_text
+        self._to_text = to_text
+        self._native = native
+
+    def to_word(self, value: Any) -> str | bytes:
+        """The value as a field has it."""
+        if not self._accepts(value):
+            raise Unfit(f"must be {self.name}, not {shown(value)}")
+        return self._to_text(value)
+
+    def from_word(self, word: str | bytes) -> Any:
+        """The value of a field."""
+        text = word if isinstance(word, str) else word.decode("utf-8", "surrogateescape")
+        try:
+            return self._from_text(text)
+        except Exception:
+            raise Unfit(f"must be {self.name}, not {shown(word)}") from None
+
+    def write(self, value: Any) -> Any:
+        word = self.to_word(value)
+        return value if self._native else word
+
+    def read(self, plain: Any) -> Any:
+        if self._native and self._accepts(plain):
+            return plain
+        if isinstance(plain, str) and not self._native:
+            return self.from_word(plain)
+        raise Unfit(f"must be {self.name}, not {shown(plain)}")
+
+
+class Bytes(Scalar):
+    """Bytes: a field has them as they are, JSON in base64."""
+
+    def __init__(self) -> None:
+        super().__init__("bytes", lambda value: isinstance(value, bytes), str)
+
+    def to_word(self, value: Any) -> str | bytes:
+        if not isinstance(value, bytes):
+            raise Unfit(f"must be bytes, not {shown(value)}")
+        return value
+
+    def from_word(self, word: str | bytes) -> Any:
+        return word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape")
+
+    def write(self, value: Any) -> Any:
+        return base64.b64encode(self.from_word(self.to_word(value))).decode()
+
+    def read(self, plain: Any) -> Any:
+        if isinstance(plain, bytes):  # of msgpack
+            return plain
+        try:
+            return base64.b64decode(plain, validate=True)
+        except (TypeError, ValueError):
+            raise Unfit(f"must be bytes in base64, not {shown(plain)}") from None
+
+
+def is_(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
+
+
+BOOLS = {"true": True, "false": False, "True": True, "False": False, "1": True, "0": False}
+SCALARS: dict[Any, Scalar] = {
+    str: Scalar("text", is_(str), str, native=True),
+    bytes: Bytes(),
+    bool: Scalar(
+        "true or false",
+        lambda value: isinstance(value, bool),
+        BOOLS.__getitem__,
+        lambda value: "true" if value else "false",
+        native=True,
+    ),
+    int: Scalar("a whole number", is_(int), int, native=True),
+    float: Scalar("a number", is_(int, float), float, repr, native=True),
+    decimal.Decimal: Scalar("a decimal number", is_(decimal.Decimal), decimal.Decimal),
+    datetime.datetime: Scalar(
+        "a time in ISO format",
+        is_(datetime.datetime),
+        datetime.datetime.fromisoformat,
+        datetime.datetime.isoformat,
+    ),
+    datetime.date: Scalar(
+        "a date in ISO format",
+        lambda value: type(value) is datetime.date,
+        datetime.date.fromisoformat,
+        datetime.date.isoformat,
+    ),
+    datetime.time: Scalar(
+        "a time of the day in ISO format",
+        is_(datetime.time),
+        datetime.time.fromisoformat,
+        datetime.time.isoformat,
+    ),
+    datetime.timedelta: Scalar(
+        "a number of seconds",
+        is_(datetime.timedelta),
+        lambda text: datetime.timedelta(seconds=float(text)),
+        lambda value: repr(value.total_seconds()),
+    ),
+    uuid.UUID: Scalar("a UUID", is_(uuid.UUID), uuid.UUID),
+}
+
+
+def choice(values: Mapping[str, Any]) -> Scalar:
+    """The members of an Enum, or the values of a Literal, by their text."""
+    texts = {value: text for text, value in values.items()}
+
+    def known(value: Any) -> bool:
+        try:
+            return value in texts
+        except TypeError:  # it has no hash
+            return False
+
+    name = "one of " + ", ".join(values)
+    return Scalar(name, known, values.__getitem__, texts.__getitem__)
+
+
+class Anything:
+    """Any: what JSON has."""
+
+    def write(self, value: Any) -> Any:
+        return value
+
+    def read(self, plain: Any) -> Any:
+        return plain
+
+
+class Nothing:
+    """None."""
+
+    def write(self, value: Any) -> Any:
+        if value is not None:
+            raise Unfit(f"must be None, not {shown(value)}")
+
+    def read(self, plain: Any) -> Any:
+        self.write(plain)
+
+
+class Either:
+    """A union: the first of its types that takes the value."""
+
+    def __init__(self, kinds: list[Kind]) -> None:
+        self._kinds = kinds
+
+    def write(self, value: Any) -> Any:
+        return self._first(lambda kind: kind.write(value))
+
+    def read(self, plain: Any) -> Any:
+        return self._first(lambda kind: kind.read(plain))
+
+    def _first(self, do: Callable[[Kind], Any]) -> Any:
+        whys = []
+        for kind in self._kinds:
+            try:
+                return do(kind)
+            except Unfit as error:
+                whys.append(str(error))
+        raise Unfit(", or ".join(whys))
+
+
+class Items:
+    """A list, a set, or a tuple of any length."""
+
+    def __init__(self, make: Callable[[Any], Any], of: type, kind: Kind) -> None:
+        self._make, self._of, self._kind = make, of, kind
+
+    def write(self, value: Any) -> Any:
+        if not isinstance(value, self._of) or isinstance(value, (str, bytes)):
+            raise Unfit(f"must be a {self._of.__name__}, not {shown(value)}")
+        items: Any = value
+        return [inside(str(n), self._kind.write, item) for n, item in enumerate(items)]
+
+    def read(self, plain: Any) -> Any:
+        if not isinstance(plain, (list, tuple)):
+            raise Unfit(f"must be a list, not {shown(plain)}")
+        return self._make(inside(str(n), self._kind.read, item) for n, item in enumerate(plain))
+
+
+class Places:
+    """A tuple with a type for each of its values."""
+
+    def __init__(self, kinds: list[Kind]) -> None:
+        self._kinds = kinds
+
+    def write(self, value: Any) -> Any:
+        return self._each(value, tuple, lambda kind: kind.write)
+
+    def read(self, plain: Any) -> Any:
+        return tuple(self._each(plain, (list, tuple), lambda kind: kind.read))
+
+    def _each(self, value: Any, of: Any, do: Callable[[Kind], Any]) -> list[Any]:
+        if not isinstance(value, of) or len(value) != len(self._kinds):
+            raise Unfit(f"must be {len(self._kinds)} values, not {shown(value)}")
+        pairs = enumerate(zip(self._kinds, value, strict=True))
+        return [inside(str(n), do(kind), item) for n, (kind, item) in pairs]
+
+
+class Map:
+    """A dict. Its keys are text."""
+
+    def __init__(self, key: Scalar, kind: Kind) -> None:
+        self._key, self._kind = key, kind
+
+    def write(self, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise Unfit(f"must be a mapping, not {shown(value)}")
+        words = ((self._key.to_word(key), item) for key, item in value.items())
+        return {key: inside(str(key), self._kind.write, item) for key, item in words}
+
+    def read(self, plain: Any) -> Any:
+        if not isinstance(plain, Mapping):
+            raise Unfit(f"must be a map, not {shown(plain)}")
+        return {
+            self._key.from_word(key): inside(str(key), self._kind.read, item)
+            for key, item in plain.items()
+        }
+
+
+class Part(typing.NamedTuple):
+    """A field of a dataclass."""
+
+    name: str
+    kind: Kind
+    default: Any
+    """None if it has none and may be None; MISSING if it has to be there."""
+    scalar: Scalar | None
+    """For a field of an entry that has it without JSON, which leaves None out."""
+
+
+class Parts:
+    """A dataclass."""
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+        self._parts: list[Part] | None = None
+
+    @property
+    def parts(self) -> list[Part]:
+        if self._parts is None:  # later: a dataclass may refer to itself
+            hints = typing.get_type_hints(self.made)
+            fields = dataclasses.fields(self.made)
+            self._parts = [part_of(f, hints[f.name]) for f in fields if f.init]
+        return self._parts
+
+    def write(self, value: Any) -> Any:
+        self.check(value)
+        return {
+            part.name: inside(part.name, part.kind.write, getattr(value, part.name))
+            for part in self.parts
+        }
+
+    def check(self, value: Any) -> None:
+        if not isinstance(value, self.made):
+            raise Unfit(f"must be of {self.made.__name__}, not {shown(value)}")
+
+    def read(self, plain: Any) -> Any:
+        if not isinstance(plain, Mapping):
+            raise Unfit(f"must be a map with the fields of {self.made.__name__}")
+        return self.make(
+            {
+                part.name: inside(part.name, part.kind.read, plain[part.name])
+                for part in self.parts
+                if part.name in plain
+            }
+        )
+
+    def make(self, values: dict[str, Any]) -> Any:
+        """The value with these fields and the defaults of others."""
+        for part in self.parts:
+            if part.name not in values:
+                if part.default is MISSING:
+                    raise Unfit("is missing", (part.name,))
+                if part.default is None:
+                    values[part.name] = None
+        try:
+            return self.made(**values)
+        except Exception as error:
+            raise as_unfit(error) from error
+
+
+DEFAULT: Any = object()
+"""The default of a field that its dataclass knows."""
+
+
+def part_of(field: dataclasses.Field[Any], hint: Any) -> Part:
+    kind, optional = kind_of(hint), may_be_none(hint)
+    default: Any = MISSING
+    if field.default is not MISSING or field.default_factory is not MISSING:
+        default = None if field.default is None else DEFAULT
+    elif optional:
+        default = None
+    scalar = scalar_of(hint)
+    # A None that is left out comes back as the default, so the default has to be None.
+    if optional and default is not None:
+        scalar = None
+    return Part(field.name, kind, default, scalar)
+
+
+class Model:
+    """A pydantic model."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+
+    def write(self, value: Any) -> Any:
+        if not isinstance(value, self._made):
+            raise Unfit(f"must be of {self._made.__name__}, not {shown(value)}")
+        return value.model_dump(mode="json", by_alias=True)
+
+    def read(self, plain: Any) -> Any:
+        try:
+            return self._made.model_validate(plain)
+        except Exception as error:
+            raise as_unfit(error) from error
+
+
+def as_unfit(error: Exception) -> Unfit:
+    """An error of a user's class, or of pydantic, which names the field."""
+    errors = getattr(error, "errors", None)
+    if callable(errors):
+        try:
+            first = errors()[0]
+            return Unfit(str(first["msg"]), tuple(map(str, first["loc"])))
+        except Exception:  # another class with such a method
+            pass
+    return Unfit(f"{type(error).__name__}: {error}")
+
+
+def inside(name: str, do: Callable[[Any], Any], value: Any) -> Any:
+    """The value, written or read; an error names the field."""
+    try:
+        return do(value)
+    except Unfit as error:
+        raise Unfit(str(error), (name, *error.path)) from error.__cause__
+
+
+def shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# ---------------------------------------------------------------- the kind of a type
+
+UNIONS = (typing.Union, types.UnionType)
+SEQUENCES: dict[Any, tuple[Callable[[Any], Any], type]] = {
+    list: (list, list),
+    set: (set, set),
+    frozenset: (frozenset, frozenset),
+    abc.Sequence: (list, abc.Sequence),
+    abc.Iterable: (list, abc.Iterable),
+    abc.Set: (set, abc.Set),
+}
+MAPS = (dict, abc.Mapping, abc.MutableMapping)
+_CLASSES: dict[Any, Kind] = {}
+
+
+def is_model(made: Any) -> bool:
+    return isinstance(made, type) and hasattr(made, "model_validate")
+
+
+def kind_of(hint: Any) -> Kind:
+    """The kind of an annotation. ValueError if there is none."""
+    scalar = scalar_of(hint) if not may_be_none(hint) else None
+    if scalar is not None:
+        return scalar
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any or hint is object:
+        return Anything()
+    if hint is None or hint is type(None):
+        return Nothing()
+    if origin is typing.Annotated:
+        return kind_of(args[0])
+    if hasattr(hint, "__supertype__"):  # a NewType
+        return kind_of(hint.__supertype__)
+    if origin in UNIONS:
+        return Either([kind_of(arg) for arg in args])
+    if origin is tuple or hint is tuple:
+        if len(args) == 2 and args[1] is Ellipsis:
+            return Items(tuple, tuple, kind_of(args[0]))
+        return Places([kind_of(arg) for arg in args]) if args else Items(tuple, tuple, Anything())
+    if (origin or hint) in SEQUENCES:
+        make, of = SEQUENCES[origin or hint]
+        return Items(make, of, kind_of(args[0]) if args else Anything())
+    if (origin or hint) in MAPS:
+        return map_of(args)
+    return class_kind(hint)
+
+
+def map_of(args: tuple[Any, ...]) -> Kind:
+    key = scalar_of(args[0] if args else str)
+    if key is None or isinstance(key, Bytes):
+        raise ValueError(f"the keys of a mapping must be text or numbers, not {args[0]!r}")
+    return Map(key, kind_of(args[1]) if args else Anything())
+
+
+def class_kind(made: Any) -> Kind:
+    if made not in _CLASSES:
+        if dataclasses.is_dataclass(made):
+            _CLASSES[made] = Parts(made)
+        elif is_model(made):
+            _CLASSES[made] = Model(made)
+        else:
+            raise ValueError(
+                f"the type {made!r} is not known: use a dataclass, a pydantic model or a codec of "
+                "your own"
+            )
+    return _CLASSES[made]
+
+
+def scalar_of(hint: Any) -> Scalar | None:
+    """The kind of a type that a field has without JSON; None for other types. A type that may be
+    None counts as the type alone."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is typing.Annotated:
+        return scalar_of(args[0])
+    if hasattr(hint, "__supertype__"):
+        return scalar_of(hint.__supertype__)
+    if origin is Literal:
+        return choice({str(value): value for value in args})
+    if origin in UNIONS:
+        others = [arg for arg in args if arg is not type(None)]
+        return scalar_of(others[0]) if len(others) == 1 else None
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return choice({str(member.value): member for member in hint})
+    return SCALARS.get(hint) if isinstance(hint, type) else None
+
+
+def may_be_none(hint: Any) -> bool:
+    if get_origin(hint) is typing.Annotated:
+        return may_be_none(get_args(hint)[0])
+    return get_origin(hint) in UNIONS and type(None) in get_args(hint)
