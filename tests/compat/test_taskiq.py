@@ -29,6 +29,7 @@ PROTOCOLS = pytest.mark.parametrize("query", ["?protocol=2", ""], ids=["RESP2", 
 
 TASKS = 10
 RESULT_DEADLINE_S = 20
+CANCEL_AGAIN_S = 0.5
 
 
 def url_of(server: Server, query: str) -> str:
@@ -45,13 +46,16 @@ async def worker_of(broker: AsyncBroker) -> AsyncIterator[None]:
                 await run_receiver_task(broker)
             await asyncio.sleep(POLL_S)
 
-    task = asyncio.create_task(work())
+    before = asyncio.all_tasks()
+    asyncio.create_task(work())  # noqa: RUF006 - found in all_tasks()
     try:
         yield
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        # The libraries lose a cancellation that arrives during a reply, so cancel until all end.
+        while started := asyncio.all_tasks() - before:
+            for task in started:
+                task.cancel()
+            await asyncio.wait(started, timeout=CANCEL_AGAIN_S)
 
 
 async def result_of(task: Any) -> Any:
