@@ -51,7 +51,8 @@ _CODES = "Exit codes: 0 equal; 1 different; 2 not comparable, or wrong usage."
 def compare(a: str, b: str, **given: Any) -> None:
     """Compare the streams and strings of two files, data directories or servers.
 
-    A and B: a dump.rdb, a data directory that no server uses, or redis://, rediss:// or unix://.
+    A and B: a dump.rdb, an AOF, a data directory that no server uses, or redis://, rediss:// or
+    unix://.
     Prints the first difference of each key.
     """
     filters = Filters(

@@ -7,6 +7,7 @@ field that a side does not have is None.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -16,8 +17,12 @@ from typing import Any, NamedTuple, Protocol
 from millstream.errors import DataError, PayloadError, printable
 from millstream.glob import matcher
 from millstream.server.durability.directory_loader import LoadReport
+from millstream.server.moving.aof_replay import Replay
+from millstream.server.moving.source_files import aof_files, is_aof_directory, source_name
 from millstream.server.repair.checking import loader_of, new_keyspace
 from millstream.storage.blocks.block import Block
+from millstream.storage.dump.aof_file import begins_aof
+from millstream.storage.dump.base_making import WITHOUT_CONSUMER_TIMES
 from millstream.storage.dump.digests import (
     DIGEST_BYTES,
     GroupRow,
@@ -25,6 +30,7 @@ from millstream.storage.dump.digests import (
     entry_form,
     group_row,
     new_digest,
+    stream_digest,
 )
 from millstream.storage.dump.node_codec import digest_form
 from millstream.storage.dump.rdb import whole
@@ -33,6 +39,8 @@ from millstream.storage.dump.reader import Reader
 from millstream.storage.dump.stream_reading import STREAM, STREAM_3, STREAM_4, StreamReader
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import NAME, load_manifest
+from millstream.storage.files.snapshot_reader import SnapshotReader
+from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 from millstream.tools.tool_connection import ToolConnection, is_error
 
@@ -65,13 +73,17 @@ class Filters:
 class ConsumerTimes(NamedTuple):
     """Times of a consumer: last seen, and last active, None if the side does not know it."""
 
-    seen_ms: int
+    seen_ms: int | None
     active_ms: int | None
+
+
+UNKNOWN_TIMES = ConsumerTimes(None, None)
 
 
 @dataclass
 class State:
-    """A key. Only a string has `value`, a digest."""
+    """A key. Only a string has `value`, a digest. `is_replayed`: it follows from the commands of a
+    Redis, which do not say everything."""
 
     value: bytes | None = None
     length: int = 0
@@ -83,6 +95,7 @@ class State:
     groups: dict[bytes, GroupRow] = field(default_factory=dict)
     consumers: dict[tuple[bytes, bytes], ConsumerTimes] = field(default_factory=dict)
     has_entries_read: bool = True
+    is_replayed: bool = False
     producers: list[bytes] | None = None
     expiry_ms: int | None = None
     is_expiry_exact: bool = True
@@ -108,7 +121,7 @@ def string_digest(value: bytes) -> bytes:
     return blake2b(value, digest_size=DIGEST_BYTES).digest()
 
 
-def state_of_stream(stream: Stream, digest: Any, first_id: EntryId, kind: int) -> State:
+def state_of_stream(stream: Stream, digest: str, first_id: EntryId, kind: int) -> State:
     """The state of a stream that was read from a value of the type `kind`."""
     window = stream.idempotence
     consumers = {
@@ -122,7 +135,7 @@ def state_of_stream(stream: Stream, digest: Any, first_id: EntryId, kind: int) -
         last_id=stream.last_id,
         entries_added=stream.entries_added if kind > STREAM else None,
         max_deleted_id=stream.max_deleted_id if kind > STREAM else None,
-        entries=digest.hexdigest(),
+        entries=digest,
         groups={name: group_row(group) for name, group in stream.groups.items()},
         consumers=consumers,
         has_entries_read=kind > STREAM,
@@ -181,7 +194,7 @@ class FileSide:
         reading = StreamReader(file.reader, kind, 1, _FAR_MS, take)
         stream = whole(reading.read())
         take(list(stream.blocks()))
-        return state_of_stream(stream, digest, reading.first_id, kind)
+        return state_of_stream(stream, digest.hexdigest(), reading.first_id, kind)
 
     def state(self, place: Place) -> State | None:
         database, key = place
@@ -208,24 +221,17 @@ def _escaped(key: bytes) -> bytes:
     return b"".join(b"\\" + bytes((byte,)) if byte in b"*?[]\\" else bytes((byte,)) for byte in key)
 
 
-class DirectorySide:
-    """A data directory that no server uses."""
+class KeyspaceSide:
+    """The keys of a keyspace. `has_consumer_times` is False if they come from an AOF."""
 
     is_live = False
 
-    def __init__(self, path: Path) -> None:
-        self.name = printable(str(path))
-        disk = SystemDisk(path)
-        disk.lock_for("or copy its directory with `millstream backup`", alone=False)
-        try:
-            manifest = load_manifest(disk)
-            if manifest is None:
-                raise NotComparable(f"{self.name} has no {NAME}: it is not a data directory")
-            self._keyspace = new_keyspace(_FAR_MS)
-            for _ in loader_of(disk, self._keyspace).read(manifest, LoadReport()):
-                pass
-        finally:
-            disk.unlock()
+    def __init__(self, name: str, keyspace: Keyspace, *, has_consumer_times: bool) -> None:
+        self.name = name
+        self._keyspace = keyspace
+        self._has_consumer_times = has_consumer_times
+        for database in keyspace.databases:
+            database.settle_all()
 
     def states(self, filters: Filters) -> dict[Place, State]:
         places = [
@@ -247,15 +253,11 @@ class DirectorySide:
         database = self._keyspace.databases[place[0]]
         value = database.table[place[1]]
         if isinstance(value, Stream):
-            digest = new_digest()
-            for block in value.blocks():
-                if block.first_id >= value.first_kept:
-                    digest.update(digest_form(block))
-                    continue
-                for ms, seq, words in block.entries():
-                    if (ms, seq) >= value.first_kept:
-                        digest.update(entry_form(ms, seq, words))
+            digest = stream_digest(value)
             state = state_of_stream(value, digest, value.first_id or (0, 0), STREAM_4)
+            if not self._has_consumer_times:
+                state.consumers = dict.fromkeys(state.consumers, UNKNOWN_TIMES)
+                state.is_replayed, state.has_entries_read = True, False
         else:
             state = State(value=string_digest(bytes(value)))
         state.expiry_ms = database.expiries.get(place[1])
@@ -408,11 +410,51 @@ def open_side(word: str) -> Side:
         return ServerSide(word)
     path = Path(word)
     try:
-        return DirectorySide(path) if path.is_dir() else _file_side(path)
+        if path.is_dir():
+            is_aof = NAME not in os.listdir(path) and is_aof_directory(path)
+            return _aof_side(path, aof_files(path)) if is_aof else _directory_side(path)
+        with open(path, "rb", buffering=0) as file:
+            is_aof = begins_aof(Reader(b"", 0, 0, file.read))
+        return _aof_side(path, [path]) if is_aof else FileSide(path)
     except OSError as error:
         raise NotComparable(f"{printable(word)} cannot be read: {error.strerror}") from None
 
 
-def _file_side(path: Path) -> FileSide:
-    with open(path, "rb"):
-        return FileSide(path)
+def _directory_side(path: Path) -> KeyspaceSide:
+    """A data directory that no server uses."""
+    name = printable(str(path))
+    disk = SystemDisk(path)
+    disk.lock_for("or copy its directory with `millstream backup`", alone=False)
+    keyspace = new_keyspace(_FAR_MS)
+    try:
+        manifest = load_manifest(disk)
+        if manifest is None:
+            raise NotComparable(f"{name} has no {NAME}: it is not a data directory")
+        for _ in loader_of(disk, keyspace).read(manifest, LoadReport()):
+            pass
+        return KeyspaceSide(
+            name, keyspace, has_consumer_times=_has_consumer_times(disk, manifest.base)
+        )
+    finally:
+        disk.unlock()
+
+
+def _has_consumer_times(disk: SystemDisk, base: str | None) -> bool:
+    if base is None:
+        return True
+    file = disk.read(base)
+    try:
+        return WITHOUT_CONSUMER_TIMES not in SnapshotReader(file).summary.global_meta
+    finally:
+        file.close()
+
+
+def _aof_side(path: Path, files: list[Path]) -> KeyspaceSide:
+    """The files of an AOF."""
+    replay = Replay(time.time_ns() // 1_000_000)
+    for one in files:
+        with open(one, "rb", buffering=0) as file:
+            reader = Reader(b"", 0, 0, file.read, os.fstat(file.fileno()).st_size)
+            replay.add(reader, source_name(one), is_last=one is files[-1])
+    name = printable(str(path))
+    return KeyspaceSide(name, replay.keyspace, has_consumer_times=not replay.has_requests)

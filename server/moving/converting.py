@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from millstream.storage.dump.base_making import BaseMaker, ImportFailure, Wanted
+from millstream.storage.dump.aof_file import begins_aof
+from millstream.storage.dump.base_making import DATABASES_MAX, BaseMaker, ImportFailure, Wanted
 from millstream.storage.dump.rdb_file import RdbFile
 from millstream.storage.dump.reader import Reader
 from millstream.storage.files.snapshot_format import BASE_SALT_SIZE, zstd
@@ -33,11 +34,22 @@ Send = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Source:
-    """A file to convert: its name in texts, its descriptor, and its size, -1 if unknown."""
+    """A file to convert: its name in texts, its descriptor, and its size, -1 if unknown. An AOF of
+    several files has these in `files`, and no descriptor."""
 
     name: str
     descriptor: int
     size_bytes: int
+    files: Sequence[Source] = ()
+
+    @property
+    def all_files(self) -> Sequence[Source]:
+        return self.files or (self,)
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Source:
+        files = [cls.from_fields(file) for file in fields.pop("files", ())]
+        return cls(**fields, files=files)
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ class Task:
     @classmethod
     def from_text(cls, text: str) -> Task:
         fields = json.loads(text)
-        fields["sources"] = [Source(**source) for source in fields["sources"]]
+        fields["sources"] = [Source.from_fields(source) for source in fields["sources"]]
         if fields["databases"] is not None:
             fields["databases"] = {int(old): new for old, new in fields["databases"].items()}
         return cls(**fields)
@@ -97,26 +109,26 @@ class DescriptorOutput:
 
 
 class _Progress:
-    """Reads the sources, and sends how far they are read."""
+    """Reads the sources, and sends how far they are read, with the number of entries or requests
+    until then."""
 
-    def __init__(self, total_bytes: int, maker: BaseMaker, send: Send) -> None:
+    def __init__(self, total_bytes: int, count: Callable[[], int], send: Send) -> None:
+        self.count = count
         self._total_bytes = total_bytes
-        self._maker = maker
         self._send = send
         self._done_bytes = 0
         self._told_bytes = 0
 
-    def source(self, descriptor: int) -> Callable[[int], bytes]:
+    def reader(self, source: Source) -> Reader:
         def read(size: int) -> bytes:
-            data = os.read(descriptor, size)
+            data = os.read(source.descriptor, size)
             self._done_bytes += len(data)
             if self._done_bytes - self._told_bytes >= PROGRESS_BYTES:
                 self._told_bytes = self._done_bytes
-                entries = self._maker.findings.totals.entries
-                self._send({"progress": [self._done_bytes, self._total_bytes, entries]})
+                self._send({"progress": [self._done_bytes, self._total_bytes, self.count()]})
             return data
 
-        return read
+        return Reader(b"", 0, 0, read, source.size_bytes)
 
 
 def convert(
@@ -140,12 +152,16 @@ def convert(
         with_digests=task.with_digests,
     )
     sizes = [source.size_bytes for source in task.sources]
-    progress = _Progress(-1 if -1 in sizes else sum(sizes), maker, send)
+    totals = maker.findings.totals
+    progress = _Progress(-1 if -1 in sizes else sum(sizes), lambda: totals.entries, send)
     described = []
     try:
         for source in task.sources:
-            read = progress.source(source.descriptor)
-            file = RdbFile(Reader(b"", 0, 0, read, source.size_bytes))
+            readers = [progress.reader(file) for file in source.all_files]
+            if source.files or begins_aof(readers[0]):
+                described.append(_replay(source, readers, maker, progress, task, now_ms))
+                continue
+            file = RdbFile(readers[0])
             maker.add_file(file, source.name)
             described.append(_describe(source, file))
         maker.finish()
@@ -158,18 +174,56 @@ def convert(
 
 def _describe(source: Source, file: RdbFile) -> dict[str, Any]:
     """The description of a source that was read."""
-    if file.stored_checksum is None:
-        checksum = f"version {file.version} has no checksum"
-    elif file.stored_checksum == 0:
-        checksum = "saved without a checksum"
-    else:
-        checksum = "right" if file.is_checksum_right else "wrong"
     return {
         "name": source.name,
         "version": file.version,
         "program": file.writer,
         "size": file.reader.offset,
-        "checksum": checksum,
+        "checksum": _checksum(file),
+    }
+
+
+def _checksum(file: RdbFile) -> str:
+    if file.stored_checksum is None:
+        return f"version {file.version} has no checksum"
+    if file.stored_checksum == 0:
+        return "saved without a checksum"
+    return "right" if file.is_checksum_right else "wrong"
+
+
+def _replay(
+    source: Source,
+    readers: Sequence[Reader],
+    maker: BaseMaker,
+    progress: _Progress,
+    task: Task,
+    now_ms: int,
+) -> dict[str, Any]:
+    """Replay an AOF and add its keys; the description of the source."""
+    # Only an AOF needs commands.
+    from millstream.server.moving.aof_replay import Replay, ReplayFailure
+
+    databases_count = DATABASES_MAX if task.databases is None else None
+    replay = Replay(now_ms, task.salvage, databases_count)
+    replay.keyspace.incarnation = maker.incarnation
+    progress.count = lambda: replay.requests
+    try:
+        for file, reader in zip(source.all_files, readers, strict=True):
+            replay.add(reader, file.name, is_last=reader is readers[-1])
+    except ReplayFailure as failure:
+        raise ImportFailure(f"{failure}; nothing was written") from None
+    maker.add_replayed(replay, source.name)
+    rdb = replay.files[0].rdb
+    return {
+        "name": source.name,
+        "version": None if rdb is None else rdb.version,
+        "program": "AOF" if rdb is None else rdb.writer,
+        "size": sum(file.size_bytes for file in replay.files),
+        "checksum": "an AOF has no checksum" if rdb is None else _checksum(rdb),
+        "files": [
+            {"name": file.name, "size": file.size_bytes, "requests": file.requests}
+            for file in replay.files
+        ],
     }
 
 

@@ -23,6 +23,7 @@ from millstream.server.config.kinds import parse_size
 from millstream.server.moving.converting import Source, Task
 from millstream.server.moving.import_report import Report, write_report
 from millstream.server.moving.live_source import LiveSource, is_url
+from millstream.server.moving.source_files import NoSource, aof_files, source_name
 from millstream.server.repair.destination import Destination, Unusable, stoppable
 from millstream.storage.dump.base_making import DATABASES_MAX
 from millstream.storage.files.journal_format import ID_SIZE
@@ -30,7 +31,8 @@ from millstream.storage.files.manifest import Manifest, base_name, store_manifes
 
 MEMORY = "4gb"
 _CODES = (
-    "SOURCE is a file of Redis or Valkey (dump.rdb), - for standard input, or the URL of a running "
+    "SOURCE is a file of Redis or Valkey (dump.rdb, appendonly.aof), a directory of AOF files "
+    "(appendonlydir), - for standard input, or the URL of a running "
     "server: redis://, rediss:// or unix://. "
     "Exit codes: 0 done; 1 failed, nothing was written; 2 wrong usage."
 )
@@ -138,16 +140,24 @@ class Import:
     def _open(self, source: str) -> Source:
         if source == "-":
             return Source("standard input", 0, -1)
+        path = Path(source)
         try:
-            descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+            if not path.is_dir():
+                return self._open_file(path)
+            files = [self._open_file(file) for file in aof_files(path)]
+        except NoSource as error:
+            raise CliError(str(error)) from None
         except OSError as error:
-            raise CliError(f"{source} cannot be read: {error.strerror}") from None
+            raise CliError(f"{printable(source)} cannot be read: {error.strerror}") from None
+        size_bytes = sum(file.size_bytes for file in files)
+        return Source(source_name(path), -1, size_bytes, files)
+
+    def _open_file(self, path: Path) -> Source:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._stack.callback(os.close, descriptor)
         status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise CliError(f"{source} is a directory: name the file dump.rdb in it")
-        size = status.st_size if stat.S_ISREG(status.st_mode) else -1
-        return Source(printable(os.path.basename(source)), descriptor, size)
+        size_bytes = status.st_size if stat.S_ISREG(status.st_mode) else -1
+        return Source(source_name(path), descriptor, size_bytes)
 
     def run(self) -> None:
         """Convert the sources, and publish the directory."""
@@ -218,7 +228,8 @@ class Import:
             with_digests=self._given["report_path"] is not None,
         )
         messages, theirs = os.pipe()
-        kept = [base, *(source.descriptor for source in sources if source.descriptor > 0)]
+        files = [file for source in sources for file in source.all_files]
+        kept = [base, *(file.descriptor for file in files if file.descriptor > 0)]
         actions = [(os.POSIX_SPAWN_DUP2, theirs, 2)]
         words = [sys.executable, "-m", "millstream.server.moving.converting", task.to_text()]
         for descriptor in kept:

@@ -56,10 +56,7 @@ class Report:
         found = self._found
         lines = self._table()
         for source in found["source"]:
-            lines.append(
-                f"{source['name']}: version {source['version']}, {source['program']},"
-                f" {counted(source['size'], 'byte')}, checksum: {source['checksum']}"
-            )
+            lines.append(_source_line(source))
         for what, left_out in found["left_out"].items():
             names = ", ".join(left_out["names"])
             more = "" if left_out["keys"] <= len(left_out["names"]) else ", ..."
@@ -73,6 +70,7 @@ class Report:
             if count:
                 lines.append(f"adjusted: {count} {what.replace('_', ' ')}")
         lines += [f"lost: {sentence}" for sentence in found["lost"]]
+        lines += [f"note: {sentence}" for sentence in found["notes"]]
         totals = found["totals"]
         where = "nothing was written (--dry-run)" if directory is None else str(directory)
         lines.append(
@@ -99,6 +97,18 @@ class Report:
         if self._count > len(self._longest):
             lines.append(f"... and {counted(self._count - len(self._longest), 'more stream')}")
         return lines
+
+
+def _source_line(source: dict[str, Any]) -> str:
+    version = "" if source["version"] is None else f"version {source['version']}, "
+    line = (
+        f"{source['name']}: {version}{source['program']},"
+        f" {counted(source['size'], 'byte')}, checksum: {source['checksum']}"
+    )
+    if "files" in source:
+        requests = counted(sum(file["requests"] for file in source["files"]), "request")
+        line += f", {counted(len(source['files']), 'file')} with {requests}"
+    return line
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:

@@ -462,9 +462,9 @@ def loader_of(disk: Disk, keyspace: Keyspace) -> Loader:
     return Loader(disk, StoredKeyspace(keyspace), partial(apply_effects, keyspace), Block)
 
 
-def new_keyspace(now_ms: int) -> Keyspace:
+def new_keyspace(now_ms: int, databases_count: int | None = None) -> Keyspace:
     """An empty keyspace that accepts all data that a server may have written."""
     load_table()
-    keyspace = Keyspace(DATABASES)
+    keyspace = Keyspace(DATABASES if databases_count is None else databases_count)
     keyspace.set_time(now_ms)
     return keyspace

@@ -38,6 +38,8 @@ class StoredKeyspace:
             meta["histories"] = [list(line) for line in keyspace.histories]
         if keyspace.source is not None:
             meta["source"] = keyspace.source._asdict()
+        if keyspace.dropped_strings:
+            meta["dropped_strings"] = [list(place) for place in keyspace.dropped_strings]
         return meta
 
     def restore_global(self, meta: dict[str, Any]) -> None:
@@ -50,6 +52,7 @@ class StoredKeyspace:
         keyspace.histories = tuple((name, first) for name, first in meta.get("histories", ()))
         if "source" in meta:
             keyspace.source = Source(**meta["source"])
+        keyspace.dropped_strings = {(db, key) for db, key in meta.get("dropped_strings", ())}
 
     def restore(
         self, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: list[Block]

@@ -6,9 +6,9 @@ The base is whole or useless: it gets its footer in `finish`. The caller publish
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from xxhash import xxh3_64_intdigest
 
@@ -29,6 +29,8 @@ from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
 
 NAMES_MAX = 5  # of the keys that were left out, for each type
+# In the global map of a base: its consumers have the times of the import.
+WITHOUT_CONSUMER_TIMES = "without_consumer_times"
 _BATCH_BYTES = 64 << 10
 
 
@@ -92,6 +94,19 @@ class Findings:
 Tell = Callable[[dict[str, Any]], None]
 
 
+class Replayed(Protocol):
+    """An AOF that was replayed: its keys, those of other types, what belongs to no key."""
+
+    passed: list[Passed]
+    adjusted: Adjusted
+    notes: list[str]
+    lost: list[str]
+    has_requests: bool
+
+    def values(self) -> Iterator[tuple[KeyHead, bytes | Stream]]: ...
+    def others(self) -> Iterator[tuple[KeyHead, Passed]]: ...
+
+
 class BaseMaker:
     """Puts the keys of files into a base. `tell_stream` gets a description of each stream, with
     digests if `with_digests`."""
@@ -119,7 +134,13 @@ class BaseMaker:
         self._is_open = False  # blocks of the current key have been written
         self._digest = new_digest()
         self._known: set[int] = set()
+        self._has_consumer_times = True
         self._source: Source | None = None
+
+    @property
+    def incarnation(self) -> int:
+        """The last number that was given to a stream."""
+        return self._incarnation
 
     # ------------------------------------------------------------ a file
 
@@ -191,6 +212,19 @@ class BaseMaker:
         else:
             self.leave_out(Passed("string", head.name, len(value)))
 
+    def add_replayed(self, replayed: Replayed, name: str) -> None:
+        """Add the keys of an AOF that was replayed; `name` is that of its source."""
+        for head, value in replayed.values():
+            self.add_value(head, value, name)
+        for head, passed in replayed.others():
+            self.leave_out_key(head, passed, name)
+        for passed in replayed.passed:
+            self.leave_out(passed)
+        self.findings.adjusted.add(replayed.adjusted)
+        self.findings.notes += replayed.notes
+        self.findings.lost += replayed.lost
+        self._has_consumer_times = self._has_consumer_times and not replayed.has_requests
+
     def leave_out_key(self, head: KeyHead, passed: Passed, name: str) -> None:
         """Count a key that has no place here, if it is one of those that are wanted."""
         if self._chosen(head, name) is None:
@@ -218,11 +252,7 @@ class BaseMaker:
         if self._wanted.databases is not None:
             return self._wanted.databases.get(number)
         if number >= DATABASES_MAX:
-            raise ImportFailure(
-                f"{name} has keys in database {number}, and a server has"
-                f" {DATABASES_MAX} (the directive `databases`): --db {number}:0"
-                " imports that one into database 0"
-            )
+            raise ImportFailure(database_missing(name, number, DATABASES_MAX))
         return number
 
     def _matches_key(self, key: bytes) -> bool:
@@ -357,6 +387,8 @@ class BaseMaker:
         meta: dict[str, Any] = {"incarnation": self._incarnation, "steady_ms": self._now_ms}
         if self._source is not None:
             meta["source"] = self._source._asdict()
+        if not self._has_consumer_times:
+            meta[WITHOUT_CONSUMER_TIMES] = True
         self._writer.finish(meta)
 
 
@@ -387,6 +419,14 @@ def _number(word: bytes) -> int:
     except ValueError:
         return 0
     return number if 0 <= number < 2**63 else 0
+
+
+def database_missing(name: str, number: int, databases_count: int) -> str:
+    """The sentence about keys in a database that a server does not have."""
+    return (
+        f"{name} has keys in database {number}, and a server has {databases_count} (the directive"
+        f" `databases`): --db {number}:0 imports that one into database 0"
+    )
 
 
 def damage_sentence(file: RdbFile, name: str, offset: int, reason: str) -> str:

@@ -169,7 +169,7 @@ class RdbFile:
             reader.byte()
         elif kind == _FUNCTION:
             code = reader.string()
-            self._tell("functions", _library_name(code), offset)
+            self._tell("functions", library_name(code), offset)
         elif kind == _MODULE_AUX:
             name = module_name(reader.length()).encode()
             skip_module_value(reader)
@@ -303,7 +303,7 @@ class RdbFile:
                 raise CutOffError(f"an array has an element of the unknown kind {tag}")
 
 
-def _library_name(code: bytes) -> bytes:
+def library_name(code: bytes) -> bytes:
     """The name in the first line of a library of functions, ``#!lua name=NAME``."""
     head = code[:1024].split(b"\n", 1)[0]
     for word in head.split():

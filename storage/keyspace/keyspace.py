@@ -55,7 +55,8 @@ class Keyspace(KeyspaceCore):
     `expiry_log_ms` is the time from which an expired lease is logged again, and `missed_log_ms` the
     same for entries that were trimmed before a group read them. `histories` has the lines of
     history to which the frames of the data belong, the oldest first; empty if unknown. `source` is
-    the position in the stream of a Redis if the data came from one.
+    the position in the stream of a Redis if the data came from one, and `dropped_strings` the
+    strings of that Redis, by database and key, whose values are not known here.
 
     `now_ms` is the time for the expiry of keys, `steady_ms` the time from which restored groups
     count, and `newest_steady_ms` the latest time of that clock in the loaded data. While `expiring`
@@ -85,6 +86,7 @@ class Keyspace(KeyspaceCore):
         self.scheduled_max_bytes = SCHEDULED_MAX_BYTES
         self.histories: tuple[Line, ...] = ()
         self.source: Source | None = None
+        self.dropped_strings: set[tuple[int, bytes]] = set()
         self.dead_letters = DeadLetterTotals()
         self.walks = []
         self.databases = [Database(self, i) for i in range(databases)]
@@ -125,8 +127,11 @@ class Keyspace(KeyspaceCore):
         self.settling = []
         self.histories = ()
         self.source = None
+        self.dropped_strings = set()
 
     def begin_history(self, name: str, first_seq: int) -> None:
-        """The frames from this number on belong to another line of history."""
+        """The frames from this number on belong to another line of history. A server that follows a
+        Redis records its position again."""
+        self.source = None
         before = [line for line in self.histories if line[1] < first_seq]
         self.histories = (*before, (name, first_seq))[-HISTORIES_MAX:]

@@ -16,10 +16,12 @@ from tests.client.proxy import Proxy
 from tests.support import rdb_files
 from tests.support.client import ConnectionClosed
 from tests.support.payloads import Entry, Stream
-from tests.support.server import Server
+from tests.support.server import Server, redis_program
 from tests.support.waiting import wait_until
 from tests.wire.test_tools import run, url_of
 
+from millstream.server.moving.compared_sides import Filters, open_side
+from millstream.server.moving.comparing import Comparison
 from millstream.storage.files.manifest import NAME
 
 
@@ -110,6 +112,72 @@ def test_a_server_shows_what_redis_showed(
         assert run("compare", str(dump), "absent.rdb").returncode == 2
     server.kill()
     assert run("check", str(server.directory), "--json").returncode == 0
+
+
+def test_an_aof_of_a_real_redis_is_imported(new_server: Any, tmp_path: Path) -> None:
+    """Its base, what came after the rewrite, and the whole as one file, as Redis 6 has it."""
+    aof = {"appendonly": "yes", "aof-timestamp-enabled": "yes", "save": '""'}
+    redis = new_server("redis", aof, redis_program()).start()
+    folder = redis.directory / "appendonlydir"
+    with redis.client() as client:
+        fill(client)
+        client.call("SELECT", 0)
+        client.call("BGREWRITEAOF")
+        wait_until(lambda: b"aof_rewrite_in_progress:0" in client.call("INFO", "persistence"))
+        wait_until(lambda: any(".2.base" in name for name in os.listdir(folder)))
+        change(client)
+    live = open_side(url_of(redis))
+    report = tmp_path / "report.json"
+    done = run("import", str(folder), "--dir", str(tmp_path / "data"), "--report", str(report))
+    assert done.returncode == 0, done.stderr
+    assert "no times of consumers" in done.stdout
+    found = json.loads(report.read_text())
+    assert [file["name"][-8:] for file in found["source"]["files"]] == ["base.rdb", "incr.aof"]
+    assert {what: one["names"] for what, one in found["left_out"].items()} == {
+        "list": ["list", "pushed"], "hash": ["hash2"]
+    }  # fmt: skip
+    names = sorted(os.listdir(folder))[:2]
+    single = tmp_path / "appendonly.aof"
+    single.write_bytes(b"".join((folder / name).read_bytes() for name in names))
+    for path in (tmp_path / "data", folder, single):
+        result = Comparison(live, open_side(str(path))).run(Filters(), 0)
+        assert result.different == {}, path
+        assert result.not_compared >= {"seen times", "entries read"}
+    redis.kill()
+    size = single.stat().st_size
+    single.write_bytes(single.read_bytes() + b"xx")
+    done = run("import", str(single), "--dir", str(tmp_path / "single"), "--db", "3:1")
+    assert done.returncode == 1
+    assert f"appendonly.aof cannot be replayed at offset {size}: b'xx' in place" in done.stderr
+    assert not list(tmp_path.glob("single*"))
+
+
+def change(client: ConnectionClosed) -> None:
+    """Change the keys of `fill` in every way that Redis 7.0 knows."""
+
+    def call(line: str) -> None:
+        client.call(*line.split())
+
+    for line in (
+        "XREADGROUP GROUP g cat COUNT 4 STREAMS orders >",
+        "XREADGROUP GROUP g dog COUNT 4 NOACK STREAMS orders >",
+        "XREADGROUP GROUP g ann STREAMS orders 0",
+        "XCLAIM orders g eve 0 6-1 7-1 IDLE 500", "XAUTOCLAIM orders g fay 0 0 COUNT 2",
+        "XDEL orders 300-1 8-1", "XADD orders MAXLEN ~ 1000 * a b", "XADD orders MAXLEN 990 * a b",
+        "XTRIM orders MINID ~ 70-0", "XADD other * a b", "XADD absent NOMKSTREAM * a b",
+        "XSETID other 9999999999999-5 ENTRIESADDED 7 MAXDELETEDID 1-1", "XGROUP CREATE other k $",
+        "XGROUP DESTROY other k", "XGROUP CREATE other k2 $", "XGROUP SETID other k2 0-0",
+        "XGROUP CREATECONSUMER other k2 idle", "XGROUP DELCONSUMER orders g bob",
+        "SETEX short 50000 v", "APPEND short more", "SET gone x PX 1", "INCRBY n 5",
+        "INCRBYFLOAT f 1.5", "GETEX n EX 70000", "MSET a 1 b 2", "SETRANGE a 5 zz", "GETDEL b",
+        "EXPIRE text 90000", "PERSIST n", "RENAME hash hash2", "RPUSH pushed a", "MULTI",
+        "XADD tx * a b", "SET t 1", "EXEC", "SELECT 3", "XADD third * a b", "SET moved 1",
+        "MOVE moved 5", "SWAPDB 5 6", "SELECT 0",
+    ):  # fmt: skip
+        call(line)
+    script = "redis.call('xadd', 'script', '*', 'a', 'b') return redis.call('set', 'e', '1')"
+    client.call("EVAL", script, 0)
+    wait_until(lambda: client.call("EXISTS", "gone") == 0)
 
 
 def test_a_directory_with_files_is_not_touched(dump: Path, tmp_path: Path) -> None:
