@@ -79,12 +79,17 @@ class Lanes:
         return [replies_of(answer) for answer in answers]
 
     async def close(self) -> None:
-        """Give up what is in flight. The cancellation is repeated, because `asyncio.wait_for` of
-        Python 3.11 can lose it, and redis-py uses that."""
+        """Give up what is in flight."""
         self._closed = True
-        tasks = list(self._in_flight)
-        self._in_flight.clear()
         self._finished.clear()
+        await self.give_up(list(self._in_flight.values()))
+
+    async def give_up(self, asks: Sequence[Ask]) -> None:
+        """Close the connections of asks in flight. The cancellation is repeated, because
+        `asyncio.wait_for` of Python 3.11 can lose it, and redis-py uses that."""
+        tasks = [task for task, ask in self._in_flight.items() if ask in asks]
+        for task in tasks:
+            self._in_flight.pop(task, None)
         while tasks:
             for task in tasks:
                 task.cancel()

@@ -13,6 +13,7 @@ from millstream.client.core.steps import (
     Answer,
     Ask,
     Call,
+    GiveUp,
     Notify,
     Sleep,
     Step,
@@ -68,6 +69,8 @@ class Runner:
             case Call(command):
                 [[reply]] = await self.lanes.together([Ask(self._server, [command])])
                 return reply
+            case GiveUp(asks):
+                await self.lanes.give_up(asks)
             case Sleep(seconds):
                 await asyncio.sleep(seconds)
             case Notify(event):

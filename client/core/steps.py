@@ -5,6 +5,7 @@
 | `Call` | the reply of one command; its error is raised in the generator |
 | `Together` | the replies of each ask, in order; the first error is raised |
 | `Wait` | the answers that have arrived, at most `seconds` later |
+| `GiveUp` | None |
 | `Sleep` | None |
 | `Notify` | None |
 """
@@ -100,6 +101,13 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Close the connections of asks in flight: their answers do not matter any more."""
+
+    asks: Sequence[Ask]
+
+
+@dataclass(frozen=True, slots=True)
 class Sleep:
     seconds: float
 
@@ -109,6 +117,6 @@ class Notify:
     event: Event
 
 
-Step: TypeAlias = Call | Together | Wait | Sleep | Notify
+Step: TypeAlias = Call | Together | Wait | GiveUp | Sleep | Notify
 Steps: TypeAlias = Generator[Step, Any, R]
 Clock: TypeAlias = Callable[[], float]

@@ -29,7 +29,7 @@ from millstream.client.core.options import TIMEOUT_MAX_S, WorkerOptions
 from millstream.client.core.repeating import Repeater, is_temporary, lost, repeated
 from millstream.client.core.servers import ServerState
 from millstream.client.core.settling import Place, Settlement, Settling, place
-from millstream.client.core.steps import Answer, Ask, Clock, Command, Steps, Wait
+from millstream.client.core.steps import Answer, Ask, Clock, Command, GiveUp, Steps, Wait
 from millstream.client.core.words import Key, text
 from millstream.client.errors import MillstreamError
 from millstream.client.ids import read_id
@@ -157,15 +157,23 @@ class Work:
             self._send(now_s)
             answers = yield Wait(list(self._server.in_flight), self._pause_s(now_s))
             self._absorb(answers)
+        yield from self._give_up_reads()
         yield from self._leave()
 
     def abort(self) -> Steps[None]:
         """Leave at once, after an exception: one attempt."""
         self._take_results(self._now())
         self._abandon_all("the worker was interrupted before the handler had ended")
-        self._server.in_flight.clear()
+        yield from self._give_up_reads()
         self._settling.failed(())
         yield from self._leave()
+
+    def _give_up_reads(self) -> Steps[None]:
+        """Do not wait for reads that block: `_leave` gives back what one of them may have got."""
+        asks = list(self._server.in_flight)
+        self._server.in_flight.clear()
+        if asks:
+            yield GiveUp(asks)
 
     def _join(self, key: Key, start: str) -> Steps[None]:
         """Set the rules of a group, and create it if it is missing."""
@@ -237,7 +245,7 @@ class Work:
             self._stop_s = now_s + self._options.drain_s
         if now_s >= self._stop_s and self._running:
             self._abandon_all("the worker was stopped before the handler had ended")
-        if self._running or any(isinstance(ask.about, Read) for ask in self._server.in_flight):
+        if self._running:
             return False
         return self._settling.is_done or (self._server.failing and now_s >= self._stop_s)
 

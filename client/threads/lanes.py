@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -205,14 +205,15 @@ class Lanes:
             lanes.give_up()  # again: a signal handler may have raised in the line before
         return [replies_of(answers[ask]) for ask in asks]
 
-    def give_up(self) -> None:
-        """Close the connections of the asks in flight."""
-        for ask in list(self._in_flight):
+    def give_up(self, asks: Collection[Ask] | None = None) -> None:
+        """Close the connections of asks in flight: of all of them, if none are named."""
+        for ask in [ask for ask in self._in_flight if asks is None or ask in asks]:
             self._give_up(ask)
         for ask, probe in list(self._probes.items()):
-            probe.close()
-            self._probes.pop(ask, None)
-        self._finished.clear()
+            if asks is None or ask in asks:
+                probe.close()
+                self._probes.pop(ask, None)
+        self._finished = [a for a in self._finished if asks is not None and a.ask not in asks]
 
     def close(self) -> None:
         """Give up the asks in flight, and give the connections back."""

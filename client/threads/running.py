@@ -12,6 +12,7 @@ from millstream.client.core.steps import (
     Answer,
     Ask,
     Call,
+    GiveUp,
     Notify,
     Sleep,
     Step,
@@ -69,6 +70,8 @@ class Runner:
             case Call(command):
                 [[reply]] = self.lanes.together([Ask(self._server, [command])])
                 return reply
+            case GiveUp(asks):
+                self.lanes.give_up(asks)
             case Sleep(seconds):
                 time.sleep(seconds)
             case Notify(event):

@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from millstream.client.core.options import WorkerOptions, worker_options
-from millstream.client.core.steps import Answer, Ask, Call, Command, Sleep, Together, Wait
+from millstream.client.core.steps import Answer, Ask, Call, Command, GiveUp, Sleep, Together, Wait
 from millstream.client.core.working import Read, Work
 from millstream.client.jobs import Delivery
 
@@ -280,6 +280,9 @@ class World:
                 self._send = self._at_once(command)
             case Together(asks):
                 self._send = [[self._at_once(c) for c in ask.commands] for ask in asks]
+            case GiveUp(asks):
+                for ask in asks:
+                    self.flights.pop(ask, None)
             case Sleep(seconds):
                 self._pass(self.now_s + seconds)
             case Wait(asks, seconds):

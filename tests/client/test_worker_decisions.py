@@ -95,6 +95,14 @@ def test_an_explicit_extension_is_not_shortened() -> None:
     assert round(entry.due_s) == 702
 
 
+def test_stop_does_not_wait_for_reads_that_block() -> None:
+    world = World(options())
+    world.stop_at(100.5)
+    world.run_to_the_end()
+    assert world.now_s < 100.6  # the reads block for longer
+    assert world.group.log[-1][1:3] == ("XGROUP", "DELCONSUMER")
+
+
 def test_stop_gives_back_what_has_not_begun() -> None:
     world = World(options(concurrency=2), ends=lambda delivery: (20.0, None))
     first = world.group.add("jobs", 1)
