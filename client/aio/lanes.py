@@ -29,6 +29,11 @@ class Lanes:
         """Answers that the core may not have taken in yet."""
         self._closed = False
 
+    @classmethod
+    def of_writer(cls, client: Any) -> Lanes:
+        """The same for objects that only write: each ask takes a connection from the pool."""
+        return cls()
+
     async def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
         """Start those asks that are not in flight, and wait until there is an answer to any ask.
 

@@ -127,7 +127,7 @@ class Producer(Closing, Generic[V]):
         self._waker: Any = None
         self._sender: Background | None = None
         self._started = False
-        self._runner = Runner(client)
+        self._runner = Runner(client, writes=True)
         self._turn = Turn(self._runner.process)
         self._closed = False
 

@@ -35,8 +35,11 @@ class Runner:
         self,
         client: Any,
         on_event: Callable[[Event], Any] | None = None,
+        *,
+        writes: bool = False,
     ) -> None:
-        self.lanes = Lanes()
+        """`writes`: it has no asks that wait, so it shares its connection with others."""
+        self.lanes = Lanes.of_writer(client) if writes else Lanes()
         self.process = OwnProcess()
         self._use = OneAtATime()
         self._server = ServerState(client)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import time
 from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
@@ -21,6 +23,8 @@ from millstream.client.threads.probing import Probe
 WAIT_MAX_S = 3600.0
 """The core waits again. The system cannot wait for any length of time."""
 CLOSED = "the object was closed while a call waited for the server"
+SHARED = "_connections_of_writers"
+"""The attribute of a client with its Connections."""
 ANSWERS = (RedisError, UnicodeError)
 """The errors that become the answer to an ask. Any other one is of a signal handler, and is
 raised."""
@@ -47,6 +51,39 @@ class Connections:
 
     def __init__(self) -> None:
         self._idle: dict[Any, Any] = {}
+        self._process = os.getpid()
+        self._writers: WeakSet[Lanes] | None = None
+        """Those that share it."""
+
+    @classmethod
+    def shared(cls, client: Any) -> Connections:
+        """The connections that all writers of a client use in turn. As many are open as requests
+        are on their way at a time."""
+        found: Connections | None = getattr(client, SHARED, None)
+        if found is not None and found._process != os.getpid():  # it is the parent's
+            found._idle.clear()
+            found = None
+        if found is None:
+            found = cls()
+            found._writers = WeakSet()
+            setattr(client, SHARED, found)
+        return found
+
+    def join(self, writer: Lanes) -> None:
+        assert self._writers is not None
+        self._writers.add(writer)
+
+    def leave(self, writer: Lanes) -> None:
+        """The last one of those that share it gives the connections back."""
+        if self._writers is None:
+            self.close()
+            return
+        self._writers.discard(writer)
+        if not self._writers:
+            for client in list(self._idle):
+                connection = self._idle.pop(client, None)
+                if connection is not None:  # not taken by a new writer in another thread
+                    client.connection_pool.release(connection)
 
     def __contains__(self, client: Any) -> bool:
         return client in self._idle
@@ -104,6 +141,16 @@ class Lanes:
         self._finished: list[Answer] = []
         """Answers that the core may not have taken in yet."""
         self._closed = False
+        self._shares = False
+
+    @classmethod
+    def of_writer(cls, client: Any) -> Lanes:
+        """Those of an object that only writes: it keeps no connection of its own."""
+        connections = Connections.shared(client)
+        lanes = cls(connections)
+        connections.join(lanes)
+        lanes._shares = True
+        return lanes
 
     def start(self, ask: Ask) -> None:
         """Send the commands. An error becomes the answer."""
@@ -219,11 +266,13 @@ class Lanes:
         """Give up the asks in flight, and give the connections back."""
         self._closed = True
         self.give_up()
-        self._connections.close()
+        self._connections.leave(self)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.give_up()
+            if self._shares:
+                self._connections.leave(self)
 
     # ------------------------------------------------------------ one ask
 

@@ -115,7 +115,7 @@ class Writer(Closing, Generic[V]):
     ) -> None:
         unique = secrets.token_hex(8)
         self._state = WriterState(key, name, unique, lease, retry_for, time.monotonic, client)
-        self._runner = Runner(client)
+        self._runner = Runner(client, writes=True)
         self._turn = Turn(self._runner.process)
         self._codec: Codec[Any] | None = None
         self._closed = False

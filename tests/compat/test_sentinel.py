@@ -15,6 +15,8 @@ from tests.support.roles import PASSWORD, allowed_harm, in_role, refusals, rules
 from tests.support.sentinels import DEADLINE_S, NAME, Group, knows_everything, primary_port
 from tests.support.waiting import wait_until
 
+from millstream.client import Millstream
+
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Group]:
@@ -44,9 +46,21 @@ def test_sentinel_promotes_a_replica_when_the_primary_dies(group: Group) -> None
     client: Redis = sentinel.master_for(NAME, socket_timeout=5.0)
     for number in range(100):
         client.xadd("s", {"n": number})
+    ms: Millstream = sentinel.master_for(
+        NAME, redis_class=Millstream, protocol=3, decode_responses=True, socket_timeout=5.0
+    )
+    writer, stream = ms.writer("followed", "w"), ms.stream("followed")
+    producer = ms.producer("followed", "p", linger=0)
+    written = [writer.append({"n": number}) for number in range(3)]
     assert client.wait(2, 10_000) == 2
     old = group.servers[0]
     old.kill()
+    written.append(writer.append({"n": 3}))  # waits for the new primary
+    producer.append({"n": 4}).result(timeout=DEADLINE_S)
+    assert [stream.read(DEADLINE_S)["n"] for _ in range(5)] == list("01234")  # type: ignore[index]
+    assert [record.id for record in ms.trange("followed")][:4] == written
+    for made in (writer, stream, producer):
+        made.close()
     wait_until(lambda: primary_port(sentinel) not in (0, old.port), deadline_s=DEADLINE_S)
     wait_until(lambda: appended(client, 100), deadline_s=DEADLINE_S)
     assert client.xlen("s") >= 101
