@@ -219,6 +219,7 @@ def test_a_reader_that_cannot_continue_leaves_the_source(
 
 def test_a_killed_run_leaves_no_reader(pipeline: Pipeline, source: Source) -> None:
     table(source)
+    pipeline.runs_program = True
     pipeline.configure({"eu": url_of(source)}, "orders = {}").start()
     pid = pipeline.wait_reader()["pid"]
     pipeline.end(signal.SIGKILL)

@@ -1,7 +1,8 @@
-"""Servers forked from a process that has imported the server: the side of the tests.
+"""Servers, and `millstream cdc run`, forked from a process that has imported them: the side of the
+tests.
 
-`start` returns what tests use of `subprocess.Popen`. One fork server belongs to each process of the
-test run, and starts with the first server that it is asked for.
+`start` returns what tests use of `subprocess.Popen`. One fork server of each kind belongs to each
+process of the test run, and starts with the first process that it is asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-PROGRAM = Path(__file__).with_name("fork_server.py")
+# Programs that fork: servers; `millstream cdc run`.
+SERVERS = Path(__file__).with_name("fork_server.py")
+CDC = Path(__file__).with_name("cdc_fork_server.py")
 # pytest sets variables for each test, and a Spark session sets some for its workers. A server does
 # not read them.
 IGNORED_VARIABLES = ("PYTEST_", "SPARK_", "PYSPARK_", "JAVA_", "MILLSTREAM_SPARK_")
@@ -75,7 +78,7 @@ class ForkedProcess:
         """The exit code; subprocess.TimeoutExpired when the process still runs after `timeout`."""
         code = self._ended_within(timeout)
         if code is None:
-            raise subprocess.TimeoutExpired([str(PROGRAM)], timeout or 0)
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -89,14 +92,14 @@ class ForkedProcess:
 class _ForkServer:
     """The running program, and the environment that it was started with."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], program: Path) -> None:
         self.environment = _read_by_servers(environment)
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._program = subprocess.Popen(
                 # -P: the modules in this folder are not the standard library's of the same name.
-                [sys.executable, "-P", str(PROGRAM), str(theirs.fileno())],
+                [sys.executable, "-P", str(program), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=dict(environment),
@@ -111,7 +114,7 @@ class _ForkServer:
         return ForkedProcess(report)
 
 
-_running: _ForkServer | None = None
+_running: dict[Path, _ForkServer] = {}
 _starting = threading.Lock()
 
 
@@ -121,16 +124,16 @@ def start(
     directory: Path,
     environment: Mapping[str, str],
     usual: Mapping[str, str],
+    program: Path = SERVERS,
 ) -> Process | None:
-    """A server with this command line; None when `environment` is not the usual one, which the fork
-    server has, because some variables take effect only when a program starts."""
-    global _running
+    """A process with this command line; None when `environment` is not the usual one, which the
+    fork server has, because some variables take effect only when a program starts."""
     with _starting:
-        if _running is None:
-            _running = _ForkServer(usual)
-    if _running.environment != _read_by_servers(environment):
+        if program not in _running:
+            _running[program] = _ForkServer(usual, program)
+    if _running[program].environment != _read_by_servers(environment):
         return None
-    return _running.start(arguments, log, directory)
+    return _running[program].start(arguments, log, directory)
 
 
 def _read_by_servers(environment: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,8 @@ from click.testing import CliRunner, Result
 
 from millstream.cdc.cdc_cli import cdc
 
-from .server import Server
+from . import forking
+from .server import ENVIRONMENT, Server
 from .waiting import wait_until
 
 DEADLINE_S = 30.0
@@ -36,8 +37,9 @@ class Pipeline:
         self.log_path = directory / "run.log"
         self.server = server
         self.target = target
-        self._running: subprocess.Popen[bytes] | None = None
+        self._running: forking.Process | None = None
         self.environment: dict[str, str] = {}
+        self.runs_program = False  # `run` and its sources are programs that were not forked
 
     def configure(
         self,
@@ -86,13 +88,20 @@ class Pipeline:
 
     def start(self, *sources: str) -> Pipeline:
         """Start `run`, without waiting for it."""
+        words = ["cdc", "--config", str(self.file), "run", *sources]
+        environment = os.environ | self.environment
         with self.log_path.open("ab") as log:
-            self._running = subprocess.Popen(
-                [*PROGRAM, "--config", self.file, "run", *sources],
+            forked = None
+            if not self.runs_program:
+                forked = forking.start(
+                    words, log, Path.cwd(), environment, ENVIRONMENT, forking.CDC
+                )
+            self._running = forked or subprocess.Popen(
+                [sys.executable, "-m", "millstream", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | self.environment,
+                env=environment,
             )
         return self
 
