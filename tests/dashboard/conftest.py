@@ -16,10 +16,11 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from tests.support import forking
 from tests.support.client import RawClient
 from tests.support.http import fetch
 from tests.support.node import libraries
-from tests.support.server import PROGRAM, Server, free_port, redis_program
+from tests.support.server import ENVIRONMENT, PROGRAM, Server, free_port, redis_program
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")
@@ -98,7 +99,8 @@ class Board:
         url_file: Path | None = None,
     ) -> None:
         """`login` is a user and a password for the URL, with a colon and an at sign. The URL is
-        written to `url_file`, if there is one."""
+        written to `url_file`, if there is one; then the dashboard is a program of its own, which
+        was not forked."""
         self.port = free_port()
         self.has_rules = server.program != redis_program()
         self.address = f"http://127.0.0.1:{self.port}"
@@ -107,10 +109,15 @@ class Board:
             url_file.write_text(where[0] + "\n")
             where = ["--url-file", str(url_file)]
         self._log = folder / f"dashboard-{self.port}.log"
+        words = ["dashboard", *where, "--port", str(self.port), *options]
+        environment = {**os.environ, "TZ": "UTC"}
+        usual = {**ENVIRONMENT, "TZ": "UTC"}
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [PROGRAM, "dashboard", *where, "--port", str(self.port), *options],
-                stdout=log, stderr=log, env={**os.environ, "TZ": "UTC"},
+            self._process = (
+                None if url_file is not None
+                else forking.start(words, log, Path.cwd(), environment, usual, forking.DASHBOARD)
+            ) or subprocess.Popen(
+                [PROGRAM, *words], stdout=log, stderr=log, env=environment
             )  # fmt: skip
         wait_until(self._answers, what=f"the dashboard: {self.log}", deadline_s=30)
 

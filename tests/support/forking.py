@@ -1,5 +1,4 @@
-"""Servers, and `millstream cdc run`, forked from a process that has imported them: the side of the
-tests.
+"""Servers and other programs, forked from a process that has imported them: the side of the tests.
 
 `start` returns what tests use of `subprocess.Popen`. One fork server of each kind belongs to each
 process of the test run, and starts with the first process that it is asked for.
@@ -19,9 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-# Programs that fork: servers; `millstream cdc run`.
-SERVERS = Path(__file__).with_name("fork_server.py")
-CDC = Path(__file__).with_name("cdc_fork_server.py")
+FOLDER = Path(__file__).parent
+# Kinds of processes: the program that forks them, and its arguments.
+SERVERS = ("fork_server.py",)
+CDC = ("program_fork_server.py", "cdc")
+DASHBOARD = ("program_fork_server.py", "dashboard")
 # pytest sets variables for each test, and a Spark session sets some for its workers. A server does
 # not read them.
 IGNORED_VARIABLES = ("PYTEST_", "SPARK_", "PYSPARK_", "JAVA_", "MILLSTREAM_SPARK_")
@@ -92,14 +93,15 @@ class ForkedProcess:
 class _ForkServer:
     """The running program, and the environment that it was started with."""
 
-    def __init__(self, environment: Mapping[str, str], program: Path) -> None:
+    def __init__(self, environment: Mapping[str, str], kind: tuple[str, ...]) -> None:
+        program, *options = kind
         self.environment = _read_by_servers(environment)
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._program = subprocess.Popen(
                 # -P: the modules in this folder are not the standard library's of the same name.
-                [sys.executable, "-P", str(program), str(theirs.fileno())],
+                [sys.executable, "-P", str(FOLDER / program), str(theirs.fileno()), *options],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=dict(environment),
@@ -114,7 +116,7 @@ class _ForkServer:
         return ForkedProcess(report)
 
 
-_running: dict[Path, _ForkServer] = {}
+_running: dict[tuple[str, ...], _ForkServer] = {}
 _starting = threading.Lock()
 
 
@@ -124,16 +126,16 @@ def start(
     directory: Path,
     environment: Mapping[str, str],
     usual: Mapping[str, str],
-    program: Path = SERVERS,
+    kind: tuple[str, ...] = SERVERS,
 ) -> Process | None:
     """A process with this command line; None when `environment` is not the usual one, which the
     fork server has, because some variables take effect only when a program starts."""
     with _starting:
-        if program not in _running:
-            _running[program] = _ForkServer(usual, program)
-    if _running[program].environment != _read_by_servers(environment):
+        if kind not in _running:
+            _running[kind] = _ForkServer(usual, kind)
+    if _running[kind].environment != _read_by_servers(environment):
         return None
-    return _running[program].start(arguments, log, directory)
+    return _running[kind].start(arguments, log, directory)
 
 
 def _read_by_servers(environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""Starts `millstream cdc run` by forking a process that has already imported it, and lets it fork
-the processes of its sources.
+"""Starts `millstream cdc run` and `millstream dashboard` by forking a process that has already
+imported them, and lets the first one fork the processes of its sources.
 
-Importing takes half a second of CPU time for the process of a source, and the tests start them a
-hundred times. `forking.py` starts this program. The command runs from its first line, and a
-source's process from the first line of `source_process.main`, with pipes, a session and signals
-as `subprocess.Popen` would give it.
+Importing takes half a second of CPU time for each, and the tests start them a hundred times.
+`forking.py` starts this program with the name of the command. The command runs from its first line,
+and a source's process from the first line of `source_process.main`, with pipes, a session and
+signals as `subprocess.Popen` would give it.
 """
 
 from __future__ import annotations
@@ -86,12 +86,26 @@ def become_source(given: int, taken: int, arguments: Sequence[str]) -> None:
         os._exit(1)  # `main` ends the process itself if the source was read
 
 
-def main() -> None:
-    from millstream import __main__ as program
-    from millstream.cdc import cdc_cli, config_file  # noqa: F401  what the command imports
+def import_cdc() -> None:
+    from millstream.cdc import cdc_cli, config_file  # noqa: F401
     from millstream.cdc.reader import run_sources, source_process  # noqa: F401
 
     run_sources.subprocess.Popen = ForkedSource  # type: ignore[misc, assignment]
+
+
+def import_dashboard() -> None:
+    import uvicorn  # noqa: F401
+
+    from millstream.dashboard import app, dashboard_cli  # noqa: F401
+
+
+IMPORTS = {"cdc": import_cdc, "dashboard": import_dashboard}
+
+
+def main() -> None:
+    from millstream import __main__ as program
+
+    IMPORTS[sys.argv[2]]()
     gc.collect()
     gc.freeze()
     fork_server, own_pid = ForkServer(socket.socket(fileno=int(sys.argv[1]))), os.getpid()
