@@ -29,7 +29,7 @@ FORGOTTEN_S = 60.0
 
 
 class ForkedSource:
-    """What `run_sources` uses of a `subprocess.Popen` with the command of a source's process."""
+    """The process of a source, with the part of `subprocess.Popen` that `run_sources` uses."""
 
     def __init__(
         self, command: Sequence[str], *, stdin: int, stdout: int, start_new_session: bool
