@@ -141,9 +141,9 @@ class ReplicationHost(Protocol):
 def replicaof(ctx: Context[ReplicationHost], args: Args) -> object:
     """Configures a server as replica of another, or promotes it to a master.
 
-    The reply is OK. The server becomes a replica of the primary at this host and port: its data
-    becomes that of the primary, and writes are refused. Repeating the current address lets a full
-    sync replace more data with less.
+    The reply is OK. The server becomes a replica of the primary at this host and port, which may be
+    a Redis or Valkey: its data becomes that of the primary, and writes are refused. Repeating the
+    current address lets a full sync replace more data with less.
 
     NO ONE makes a replica the primary. While the link to its primary is up, that refuses writes,
     sends its last frames and becomes a replica of this server; the reply is sent when this server

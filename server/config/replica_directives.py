@@ -72,6 +72,11 @@ class ReplicaDirectives:
         "", PRIMARY,
         "host and port of the primary that this server follows; empty: none. REPLICAOF changes it",
     )  # fmt: skip
+    import_memory_limit: int = replicas(
+        4096 * MEGABYTE, size(64 * MEGABYTE, INT64_MAX),
+        "memory of the process that converts the data of a Redis that this server follows",
+        apply=READ,
+    )  # fmt: skip
     masteruser: str = replicas("", TEXT, "user for the primary", apply=READ)
     masterauth: str = replicas("", SECRET, "password for the primary", apply=READ)
     replica_announce_ip: str = replicas(

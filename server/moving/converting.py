@@ -28,6 +28,7 @@ from millstream.storage.files.snapshot_writer import Identity, Output, SnapshotW
 BASE_SEQ = 1  # the number of the last frame in the base; 0 would mean that there is no base
 PROGRESS_BYTES = 4 << 20
 NICENESS = 10
+CANNOT_WRITE = "the base cannot be written"
 
 Send = Callable[[dict[str, Any]], None]
 
@@ -55,7 +56,8 @@ class Source:
 @dataclass(frozen=True)
 class Task:
     """The work of the process. `directory` is the ID of the new data directory, as hexadecimal
-    digits."""
+    digits; `seq` the number of the last frame in the base; `databases_count` the number of
+    databases of the server that will load it."""
 
     sources: Sequence[Source]
     base: int  # the descriptor
@@ -67,6 +69,8 @@ class Task:
     may_leave_out: bool = True
     salvage: bool = False
     with_digests: bool = False
+    seq: int = BASE_SEQ
+    databases_count: int = DATABASES_MAX
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))
@@ -87,6 +91,7 @@ class Task:
             strings=self.strings,
             may_leave_out=self.may_leave_out,
             salvage=self.salvage,
+            databases_count=self.databases_count,
         )
 
 
@@ -139,7 +144,7 @@ def convert(
     identity = Identity(
         uuid=random(16),
         created_ms=now_ms,
-        seq=BASE_SEQ,
+        seq=task.seq,
         directory=bytes.fromhex(task.directory),
         salt=random(BASE_SALT_SIZE),
     )
@@ -245,7 +250,7 @@ def main() -> None:
     except MemoryError:
         _send({"failed": "memory"})
     except OSError as error:
-        _send({"failed": f"the base cannot be written: {error.strerror}"})
+        _send({"failed": f"{CANNOT_WRITE}: {error.strerror}"})
 
 
 def _send(message: dict[str, Any]) -> None:

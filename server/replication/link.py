@@ -48,6 +48,7 @@ from millstream.server.replication.link_protocol import (
     Continued,
     Event,
     FullSync,
+    IsRedis,
     Refused,
     Rewind,
     Told,
@@ -63,6 +64,9 @@ from millstream.server.replication.records import (
     parse_message,
     parse_upstream,
 )
+from millstream.server.replication.redis_conversion import Converter
+from millstream.server.replication.redis_link import RedisLink
+from millstream.server.replication.redis_opening import SourceEvent
 from millstream.server.replication.upstream import Upstream
 
 log = logging.getLogger("millstream.replication")
@@ -118,7 +122,8 @@ class LinkHooks(NamedTuple):
 class Link:
     """`is_of_handover`: this server was that one's primary, and remembers it after a restart.
     `line_before` is the newest line here when that one took over; None: this server is to follow
-    it in any case. `heard_ms`: when something was received last."""
+    it in any case. `heard_ms`: when something was received last. `redis`: the primary is a Redis or
+    Valkey."""
 
     host: str
     port: int
@@ -132,6 +137,7 @@ class Link:
     acceptance: Acceptance
     upstream: Upstream
     totals: LinkTotals
+    converter: Converter
     is_of_handover: bool = False
 
     def __post_init__(self) -> None:
@@ -149,6 +155,7 @@ class Link:
         is_accepted = self.is_of_handover or self.acceptance.primary == self._record()
         self.consent = Consent.ACCEPTED if is_accepted else Consent.NEW
         self._synced_seq = 0  # the last frame on the disk when the acceptance was stored
+        self.redis: RedisLink | None = None
         self._connection: LinkConnection | None = None
         self._logged_reason = ""  # the reason in the last log message
         self._ack_pace = Pace(self.machine, self.acknowledge)
@@ -182,6 +189,8 @@ class Link:
         if self.consent is Consent.ACCEPTED:
             self.consent = Consent.RENEWED
         self.line_before = None
+        if self.redis is not None:
+            self.redis.is_halted = False
         self._wait_s = self._retry_s = 0
 
     def log_missing(self) -> None:
@@ -210,6 +219,8 @@ class Link:
             self._connection.finish()  # it may have to say that a promotion is over
             self._connection = None
         self.receiver.detach()
+        if self.redis is not None:
+            self.redis.following.stop()
 
     # The acceptance
 
@@ -236,7 +247,7 @@ class Link:
 
     def tick_second(self) -> None:
         now_ms = self._steady_ms()
-        if self.receiver.is_full:
+        if self.is_full:
             self.heard_ms = now_ms  # this server does not read at present
         if self._connection is None:
             self._wait_s -= 1
@@ -245,7 +256,9 @@ class Link:
         elif now_ms - self.heard_ms > self.connector.timeout_s * 1000:
             reason = f"no data was received for {self.connector.timeout_s} seconds"
             self._note_connection_error(reason)
-            self._drop(reason)
+            self.drop(reason)
+        elif self.redis is not None and (self.is_connected or self.redis.following.has_rdb):
+            self.redis.send_ack()
         elif self.is_connected:
             self.acknowledge()
         elif self.state is State.SYNC:
@@ -255,6 +268,8 @@ class Link:
         """Connect to the primary now, if this server still follows it and there is no connection.
         While the data here is replaced or cut back, there is none."""
         if self.state is not State.CONNECT or self.receiver.change is not None:
+            return
+        if self.redis is not None and not self.redis.may_ask:
             return
         knows = self.receiver.trust is Trust.KNOWN and bool(self.histories.lines)
         self.heard_ms = self._steady_ms()
@@ -291,9 +306,11 @@ class Link:
         self._connection = None
         self.state = State.CONNECT
         self.receiver.link_lost()
+        if self.redis is not None:
+            self.redis.following.link_lost()
         self.hooks.on_lost()
 
-    def _drop(self, reason: str) -> None:
+    def drop(self, reason: str) -> None:
         if self._connection is not None:
             self._connection.drop(reason)
 
@@ -315,16 +332,63 @@ class Link:
         except LinkError as error:
             self.totals.link_errors += 1
             self.totals.last_error = str(error)
-            self._drop(str(error))
+            self.drop(str(error))
             return
-        self.receiver.turn_ends()
+        if self.redis is not None:
+            self.redis.following.turn_ends()
+        else:
+            self.receiver.turn_ends()
         connection.flush()
-        connection.read_more(not self.receiver.is_full)
+        connection.read_more(not self.is_full)
+
+    @property
+    def is_full(self) -> bool:
+        """True if the limit of waiting bytes is reached."""
+        return (self.receiver if self.redis is None else self.redis.following).is_full
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Told):
             self._learn_upstream(event.ids)
             return
+        if isinstance(event, IsRedis):
+            self._meet(event)
+        elif self.redis is not None and isinstance(event, SourceEvent):
+            self.redis.take(event)
+        else:
+            self._take_of_ours(event)
+
+    # A Redis
+
+    @property
+    def has_connection(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def may_lose(self) -> bool:
+        """True if a full sync may replace more data with less."""
+        return self.consent is not Consent.ACCEPTED
+
+    def begin_sync(self) -> None:
+        """A full sync begins."""
+        self.state = State.SYNC
+
+    def deliver(self, channel: bytes, message: bytes, is_shard: bool) -> None:
+        """Pass a message on."""
+        self.hooks.on_message(channel, message, is_shard)
+
+    def _meet(self, event: IsRedis) -> None:
+        """The primary is a Redis."""
+        if self.redis is None:
+            self.redis = RedisLink(
+                self, self.receiver, self.histories, self.totals, self.converter, self._steady_ms
+            )
+        self.redis.meet(event)
+
+    def _take_of_ours(self, event: Event) -> None:
+        """An answer of a millstream server, or an error."""
+        if self.redis is not None and not isinstance(event, Refused):
+            self.redis.following.stop()
+            self.redis = None
         if self._takeover and not isinstance(event, Record | Refused):
             self._takeover = ()
             self.is_of_handover = True
@@ -333,7 +397,7 @@ class Link:
         if isinstance(event, Record):
             self._take_record(event)
         elif isinstance(event, Continued):
-            self._connected()
+            self.connected()
         elif isinstance(event, FullSync):
             self._begin_full_sync(event)
         elif isinstance(event, Rewind):
@@ -384,9 +448,9 @@ class Link:
             if event.text != self._logged_reason:
                 log.warning("the primary %s refuses this replica: %s", self.address, event.text)
                 self._logged_reason = event.text
-        self._drop(event.text)
+        self.drop(event.text)
 
-    def _connected(self) -> None:
+    def connected(self) -> None:
         """The frames after the last one here follow."""
         self.state = State.CONNECTED
         self.consent = Consent.ACCEPTED
@@ -417,7 +481,7 @@ class Link:
             )  # fmt: skip
             self.totals.kept_data += 1
             self.totals.last_error = "the primary has different data than before, and less"
-            self._drop("it would replace the data here with less")
+            self.drop("it would replace the data here with less")
             return
         self.state = State.SYNC
         log.info(
@@ -429,18 +493,24 @@ class Link:
 
     def full_sync_ended(self, error: Exception | None) -> None:
         connection = self._connection
-        if error is not None:
-            log.warning("the full sync has failed: %s", in_words(error))
-            self._note_failed(error)
-            self._wait_s = 1
-            if connection is not None:  # the link is not the cause
-                self._wait_longer()
-            self._drop("the full sync has failed")
+        if self.redis is not None:
+            self.redis.full_sync_ended(error)
+        elif error is not None:
+            self.sync_failed(error)
         elif connection is not None:
-            self._connected()
+            self.connected()
             self.receiver.apply_soon()
             connection.flush()
             connection.read_more(not self.receiver.is_full)
+
+    def sync_failed(self, error: Exception) -> None:
+        """The data here stays; another attempt follows."""
+        log.warning("the full sync has failed: %s", in_words(error))
+        self._note_failed(error)
+        self._wait_s = 1
+        if self._connection is not None:  # the link is not the cause
+            self._wait_longer()
+        self.drop("the full sync has failed")
 
     def _note_failed(self, error: Exception) -> None:
         self.totals.failed_syncs += 1
@@ -449,7 +519,7 @@ class Link:
     def _rewind(self, seq: int) -> None:
         """Frames here belong to a line of history that has ended: give them up."""
         self._wait_s = 0
-        self._drop(f"the frames after {seq} belong to a history that has ended")
+        self.drop(f"the frames after {seq} belong to a history that has ended")
         reason = self.receiver.begin_rewind(seq)
         if reason:
             log.warning(
@@ -472,7 +542,7 @@ class Link:
     def read_if_below_limit(self) -> None:
         """Read more from the primary unless the limit of waiting bytes is reached."""
         if self._connection is not None:
-            self._connection.read_more(not self.receiver.is_full)
+            self._connection.read_more(not self.is_full)
 
     def frames_applied(self) -> None:
         """A line of history may have begun, which the primary has to learn."""
@@ -490,7 +560,7 @@ class Link:
             "frame %d of the primary %s cannot be applied (%s): the data here may be wrong and is"
             " replaced by a full sync", seq, self.address, error,
         )  # fmt: skip
-        self._drop("a frame cannot be applied")
+        self.drop("a frame cannot be applied")
 
     # Reports to the primary
 
@@ -499,6 +569,9 @@ class Link:
         disk and can be found after a restart (`Acceptance`)."""
         if self._connection is None or not self.is_connected:
             return
+        if self.redis is not None:
+            self.redis.stored_more()
+            return
         commits = self.persistence.commits
         if self.acceptance.is_stored:
             self._synced_seq = commits.on_disk_seq
@@ -506,15 +579,21 @@ class Link:
         self._connection.protocol.acknowledge(commits.last_seq, synced_seq, commits.frame_bytes)
         self._connection.flush()
 
+    def acknowledge_bytes(self, applied: int, stored: int) -> None:
+        """Tell a Redis how much of its stream is applied, and how much is on the disk."""
+        if self._connection is not None and self._connection.protocol.is_streaming:
+            self._connection.protocol.acknowledge_bytes(applied, stored)
+            self._connection.flush()
+
     def say_promoting(self, is_over: bool = False) -> None:
         """This server is about to become a primary; `is_over`: it is not."""
-        if self._connection is not None and self.is_connected:
+        if self._connection is not None and self.is_connected and self.redis is None:
             self._connection.protocol.say("promoting", b"0" if is_over else b"1")
             self._connection.flush()
 
     def say_promoted(self) -> None:
         """This server is a primary now."""
-        if self._connection is not None and self.is_connected:
+        if self._connection is not None and self.is_connected and self.redis is None:
             self.acknowledge()  # the primary follows this server if that has all frames
             self._connection.protocol.say("promoted")
             self._connection.finish()
@@ -522,7 +601,7 @@ class Link:
 
     def say_successor(self, host: str, port: int, has_all: bool) -> None:
         """A replica of this server is the primary now; `has_all`: with all frames from here."""
-        if self._connection is not None and self.is_connected:
+        if self._connection is not None and self.is_connected and self.redis is None:
             self.acknowledge()
             lacks = "" if has_all else f" {LACKS_FRAMES}"
             self._connection.protocol.say("promoted", f"{host} {port}{lacks}".encode())

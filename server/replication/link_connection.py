@@ -104,7 +104,10 @@ class LinkConnection:
 
     def say_alive(self) -> None:
         """Acknowledge nothing, so that the primary does not end a link that is silent for long."""
-        self.protocol.acknowledge(0, -1, 0)
+        if self.protocol.is_redis:
+            self.protocol.say_alive()
+        else:
+            self.protocol.acknowledge(0, -1, 0)
         self.flush()
 
     def drop(self, reason: str) -> None:
@@ -192,6 +195,7 @@ class Connector:
             databases=len(self.keyspace.databases),
             histories=self.keyspace.histories if knows else (),
             next_seq=self.persistence.commits.last_seq + 1 if knows else 1,
+            source=self.keyspace.source if knows else None,
         )
 
     def new(self, owner: Owner, opening: Opening) -> LinkConnection:

@@ -2,6 +2,9 @@
 
 A replica connects as a client, introduces itself, and asks for the frames after its last one. Each
 answer of the primary is an event; after CONTINUE and FULLRESYNC the events are records.
+
+The error of a Redis to the introduction shows that it is one. The replica then introduces itself
+again, as a replica of Redis does, and the events are those of `redis_opening`.
 """
 
 from __future__ import annotations
@@ -11,8 +14,16 @@ from typing import NamedTuple
 
 from millstream.server.replication import history
 from millstream.server.replication.records import Decoder, LinkError, Record
+from millstream.server.replication.redis_opening import (
+    NO_POSITION,
+    REDIS_CAPABILITIES,
+    VERSION,
+    RedisOpening,
+    Refusal,
+    SourceEvent,
+)
 from millstream.server.replication.upstream import parse_ids
-from millstream.storage.keyspace.keyspace import Line
+from millstream.storage.keyspace.keyspace import Line, Source
 
 # A replica knows effects as RESP, and those with codes. Earlier versions know only the first, so
 # they can be primaries of this server but not its replicas.
@@ -21,6 +32,8 @@ CAPABILITIES = b"millstream-1", KNOWS_CODES
 # Capabilities: the replica wants the IDs of the servers above it; it knows SHARD_MESSAGE records.
 KNOWS_UPSTREAM, KNOWS_SHARDS = b"upstream", b"shard-messages"
 _LINE_MAX = 4096
+_INFO_MAX = 1 << 20
+_UNKNOWN_OPTION = "Unrecognized REPLCONF option"  # the error of a Redis
 _ACK = (
     b"*7\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$%d\r\n%b\r\n$4\r\nFACK\r\n$%d\r\n%b\r\n"
     b"$6\r\nOFFSET\r\n$%d\r\n%b\r\n"
@@ -34,7 +47,8 @@ _TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", RETRY)
 
 class Opening(NamedTuple):
     """A replica's description of itself. `announced_ip` "": the address that the primary sees.
-    `is_promoted`: it does not ask for frames, but says that it is a primary now."""
+    `is_promoted`: it does not ask for frames, but says that it is a primary now. `source`: the
+    position of the data in the stream of a Redis."""
 
     user: str
     password: str
@@ -46,6 +60,7 @@ class Opening(NamedTuple):
     next_seq: int
     takeover: tuple[bytes, ...] = ()  # TAKEOVER or TAKEOVER_FORCED: the other server takes over
     is_promoted: bool = False
+    source: Source | None = None
 
 
 class Continued(NamedTuple):
@@ -86,7 +101,14 @@ class Noted(NamedTuple):
     """The old primary knows that this server was promoted."""
 
 
-Event = Continued | FullSync | Rewind | Refused | Told | Noted | Record
+class IsRedis(NamedTuple):
+    """The primary is a Redis or Valkey: its kind, and its version if it tells that."""
+
+    kind: str
+    version: str
+
+
+Event = Continued | FullSync | Rewind | Refused | Told | Noted | Record | IsRedis | SourceEvent
 
 
 def encode_request(words: Sequence[bytes]) -> bytes:
@@ -94,7 +116,8 @@ def encode_request(words: Sequence[bytes]) -> bytes:
 
 
 class LinkProtocol:
-    """One connection to a primary. `output` collects the bytes to send; the owner empties it."""
+    """One connection to a primary. `output` collects the bytes to send; the owner empties it.
+    `is_redis`: the primary is a Redis or Valkey."""
 
     def __init__(self, opening: Opening, payload_max: int) -> None:
         self.output = bytearray()
@@ -105,6 +128,9 @@ class LinkProtocol:
         self._requests = iter(self._introduction())
         self._asked = ""
         self._ended = False
+        self._redis: RedisOpening | None = None  # after PSYNC to a Redis
+        self.is_redis = False
+        self._info = ""
         self._ask_next()
 
     @property
@@ -118,6 +144,8 @@ class LinkProtocol:
             self._text += data
             data = b""
             while not self.is_streaming and not self._ended:
+                if self._asked == "INFO" and self._text.startswith(b"$") and not self._take_info():
+                    return
                 line, end, rest = self._text.partition(b"\r\n")
                 if not end:
                     if len(line) > _LINE_MAX:
@@ -130,6 +158,9 @@ class LinkProtocol:
             data, self._text = self._text, b""
         if self._ended:
             return
+        if self._redis is not None:
+            yield from self._redis_events(data)
+            return
         self._decoder.feed(data)
         while (record := self._decoder.next()) is not None:
             yield record
@@ -139,6 +170,18 @@ class LinkProtocol:
         no journal), and the size of all frames up to the first of these."""
         applied, synced, size = b"%d" % applied_seq, b"%d" % synced_seq, b"%d" % frame_bytes
         self.output += _ACK % (len(applied), applied, len(synced), synced, len(size), size)
+
+    def acknowledge_bytes(self, applied: int, stored: int) -> None:
+        """Tell a Redis how many bytes of its stream are applied, and how many are on the disk (-1:
+        unknown)."""
+        words = [b"REPLCONF", b"ACK", b"%d" % applied]
+        if stored >= 0:
+            words += [b"FACK", b"%d" % stored]
+        self.output += encode_request(words)
+
+    def say_alive(self) -> None:
+        """A sign of life for a Redis that sends an RDB."""
+        self.output += b"\n"
 
     def say(self, word: str, value: bytes = b"1") -> None:
         """Tell the primary that this server is "promoting" itself (b"0": no longer), or
@@ -166,6 +209,54 @@ class LinkProtocol:
         newest = opening.histories[-1][0].encode() if opening.histories else b"?"
         yield [b"PSYNC", newest, b"%d" % opening.next_seq, *opening.takeover]
 
+    # A Redis
+
+    def _redis_introduction(self) -> Iterator[list[bytes]]:
+        """The words of a replica of Redis. Errors to all but the last are ignored."""
+        opening = self._opening
+        announced = [b"ip-address", opening.announced_ip.encode()] if opening.announced_ip else []
+        yield [b"REPLCONF", b"listening-port", b"%d" % opening.port, *announced]
+        yield [b"REPLCONF", *(word for one in REDIS_CAPABILITIES for word in (b"capa", one))]
+        yield [b"REPLCONF", b"version", VERSION]
+        yield [b"INFO", b"server"]
+        source = opening.source
+        if source is None:
+            yield [b"PSYNC", *NO_POSITION]
+        else:
+            yield [b"PSYNC", source.replid.encode(), b"%d" % (source.offset + 1)]
+
+    def _take_info(self) -> bool:
+        """Take the reply to INFO, which has many lines. False: it has not arrived completely."""
+        head, end, rest = self._text.partition(b"\r\n")
+        if not end:
+            return False
+        size = int(head[1:]) if head[1:].isdigit() else _INFO_MAX + 1
+        if size > _INFO_MAX:
+            raise LinkError(f"{head[:80]!r} as the answer to INFO")
+        if len(rest) < size + 2:
+            return False
+        self._info = rest[:size].decode("utf-8", "replace")
+        self._text = b"+OK\r\n" + rest[size + 2 :]
+        return True
+
+    def _begin_redis(self) -> Event:
+        """PSYNC was sent: everything else is an answer to it."""
+        self._redis = RedisOpening()
+        self.is_streaming = True
+        fields = dict(line.split(":", 1) for line in self._info.split("\r\n") if ":" in line)
+        valkey = fields.get("valkey_version", "")
+        kind = "valkey" if valkey or fields.get("server_name") == "valkey" else "redis"
+        return IsRedis(kind, valkey or fields.get("redis_version", ""))
+
+    def _redis_events(self, data: bytes) -> Iterator[Event]:
+        assert self._redis is not None
+        for event in self._redis.feed(data):
+            if isinstance(event, Refusal):
+                self._ended = True
+                yield Refused(event.text, event.text.startswith(_TEMPORARY))
+                return
+            yield event
+
     def _ask_next(self) -> Event | None:
         words = next(self._requests, None)
         if words is None:
@@ -173,6 +264,8 @@ class LinkProtocol:
             return Noted()
         self._asked = words[0].decode()
         self.output += encode_request(words)
+        if self.is_redis and self._asked == "PSYNC":
+            return self._begin_redis()
         return None
 
     def _answered(self, line: bytes) -> Event | None:
@@ -181,6 +274,12 @@ class LinkProtocol:
             return self._position(text)
         if self._asked == "PING" and text.startswith("-NOAUTH") and not self._opening.password:
             return self._refused("-NOAUTH the primary needs a password: set masterauth")
+        if self._asked == "REPLCONF" and _UNKNOWN_OPTION in text and not self.is_redis:
+            self.is_redis = True
+            self._requests = self._redis_introduction()
+            return self._ask_next()
+        if self.is_redis and not text.startswith(("-NOAUTH", "-LOADING", "-MASTERDOWN")):
+            return self._ask_next()  # what it does not know does not matter
         # Without a password, a right or a link PING is refused, but the address is right.
         is_known = self._asked == "PING" and text.startswith(("-NOAUTH", "-NOPERM", "-MASTERDOWN"))
         if text.startswith("-") and not is_known:

@@ -29,7 +29,7 @@ from millstream.server.execution.executor import Executor
 from millstream.server.replication.link_protocol import FullSync
 from millstream.server.replication.records import LinkError, Record, RecordKind, parse_piece
 from millstream.server.replication.reload import ChangeTools, Reload
-from millstream.server.replication.replacement import Replacement
+from millstream.server.replication.replacement import DataReplacement, Replacement
 from millstream.server.replication.rewinding import Rewinding, why_impossible
 from millstream.storage.files.frame_times import begins_line
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -81,12 +81,12 @@ class Receiver:
 
     def __post_init__(self) -> None:
         self.trust = Trust.KNOWN
-        self.change: Replacement | Rewinding | None = None
+        self.change: DataReplacement | Rewinding | None = None
         self.rewind_seq = -1
         self.is_applying = False
         self._loop = self.machine.scheduler
         load = partial(Reload, self.machine, self.keyspace, self.persistence, self.executor)
-        self._tools = ChangeTools(
+        self.tools = ChangeTools(
             self.machine, self.persistence, self.executor, load, self.on_published
         )
         self._source: Source | None = None
@@ -261,10 +261,11 @@ class Receiver:
         # After a rewind that was impossible, the lines here are not sent: the primary knows none.
         known = full._replace(common_seq=max(full.common_seq, self.rewind_seq))
         self.change = Replacement(
-            self._tools, known, self.worker, self._read_more, self._full_sync_ended
+            self.tools, known, self.worker, self._read_more, self.end_full_sync
         )
 
-    def _full_sync_ended(self, error: Exception | None) -> None:
+    def end_full_sync(self, error: Exception | None) -> None:
+        """A full sync has ended, with an error or completely."""
         is_whole = self._end_change(error)
         if self._source is not None:
             self._source.full_sync_ended(error)
@@ -278,7 +279,7 @@ class Receiver:
         if reason:
             self.doubt()
         else:
-            self.change = Rewinding(self._tools, seq, self._rewind_ended)
+            self.change = Rewinding(self.tools, seq, self._rewind_ended)
         return reason
 
     def _rewind_ended(self, error: Exception | None) -> None:

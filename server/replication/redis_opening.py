@@ -63,7 +63,7 @@ class Refusal(NamedTuple):
     text: str
 
 
-SourceEvent = Continues | BeginsAgain | RdbSize | RdbPiece | RdbEnd | Commands | Refusal
+SourceEvent = Continues | BeginsAgain | RdbSize | RdbPiece | RdbEnd | Commands
 
 
 class _Due(Enum):
@@ -85,7 +85,7 @@ class RedisOpening:
         self._mark = b""
         self._tail = b""  # of the RDB: it may be the beginning of the mark
 
-    def feed(self, data: bytes) -> Iterator[SourceEvent]:
+    def feed(self, data: bytes) -> Iterator[SourceEvent | Refusal]:
         """The events that these bytes complete. LinkError if they are not allowed."""
         while data:
             if self._due is _Due.COMMANDS:
@@ -104,7 +104,7 @@ class RedisOpening:
             else:
                 data = yield from self._take_line(data)
 
-    def _take_line(self, data: bytes) -> Generator[SourceEvent, None, bytes]:
+    def _take_line(self, data: bytes) -> Generator[SourceEvent | Refusal, None, bytes]:
         """Take a line of the answer; returns the bytes after it."""
         line, end, rest = (self._text + data).partition(b"\n")
         if not end:
@@ -121,7 +121,7 @@ class RedisOpening:
         yield event
         return rest
 
-    def _answered(self, text: str) -> SourceEvent:
+    def _answered(self, text: str) -> SourceEvent | Refusal:
         if text.startswith("-"):
             self._due = _Due.NOTHING
             return Refusal(text.removeprefix("-"))
@@ -140,7 +140,7 @@ class RedisOpening:
             return BeginsAgain(rest[0], int(rest[1]))
         raise LinkError(f"{text[:80]!r} as the answer to PSYNC: the source is no Redis or Valkey")
 
-    def _headed(self, text: str) -> SourceEvent:
+    def _headed(self, text: str) -> SourceEvent | Refusal:
         if text.startswith("-"):
             self._due = _Due.NOTHING
             return Refusal(text.removeprefix("-"))
@@ -156,7 +156,7 @@ class RedisOpening:
             return RdbSize(self._left_bytes)
         raise LinkError(f"{text[:80]!r} in place of an RDB")
 
-    def _take_marked(self, data: bytes) -> Generator[SourceEvent, None, bytes]:
+    def _take_marked(self, data: bytes) -> Generator[SourceEvent | Refusal, None, bytes]:
         """Take bytes of an RDB that ends with the mark; returns the bytes after that."""
         data = self._tail + data
         end = data.find(self._mark)

@@ -64,10 +64,14 @@ class ReceivedFiles:
         return [temporary(base_name(self._number)), temporary(journal_name(self._number))]
 
     @property
+    def has_base(self) -> bool:
+        return self._base is not None
+
+    @property
     def names(self) -> tuple[str | None, str | None]:
         """The present names of the base and the journal, as far as there are such files."""
         base, journal = self.temporary_names
-        return base if self._base is not None else None, journal if self.journal else None
+        return base if self.has_base else None, journal if self.journal else None
 
     def begin_base(self) -> None:
         name = temporary(base_name(self._number))
@@ -123,20 +127,22 @@ class ReceivedFiles:
                     opened.file.close()
 
 
-class Replacement:
-    """The data of this server is replaced by that of its primary. `on_written` is called when more
-    may be received, and `on_done(error)` once: None when the new data is loaded. After an error the
-    old data is untouched, unless the new data `is_published`."""
+class DataReplacement:
+    """The data of this server is replaced by files that are received, the last of which has the
+    frames up to `last_seq`. `on_written` is called when more may be received, and `on_done(error)`
+    once: None when the new data is loaded. After an error the old data is untouched, unless the new
+    data `is_published`."""
 
     def __init__(
         self,
         tools: ChangeTools,
-        full: FullSync,
+        received: ReceivedFiles,
+        number: int,
+        last_seq: int,
         worker: TaskWorker,
         on_written: Callable[[], None],
         on_done: Callable[[Exception | None], None],
     ) -> None:
-        self.full = full
         self.is_published = False  # or about to be: it cannot be cancelled any more
         self._tools = tools
         self._machine = tools.machine
@@ -146,24 +152,16 @@ class Replacement:
         self._files = tools.persistence.files
         self._snapshots = tools.persistence.snapshots
         self._worker = worker
-        self._number = self._final = self._files.new_number()
-        self._received = ReceivedFiles(self._files, self._number, full.seq, worker.pause)
-        self._base_bytes = 0  # of the base, that have arrived
-        self._has_base = self._is_base_whole = full.size_bytes == 0
-        self._batch: list[bytes] = []  # frames that have arrived in this turn
-        self._frame_bytes = 0  # of the frames that have arrived, as `FullSync` counts them
-        self._last_seq = full.seq
+        self._number = self._final = number
+        self._received = received
+        self._last_seq = last_seq
         self._queued_bytes = 0
         self._kept_in = ""  # the folder with the old data
         self._error: Exception | None = None
         self._ended = False
         self._is_over = False
-        if full.size_bytes:
-            self._submit(self._received.begin_base)
-        else:
-            self._end_if_complete()
 
-    # Arriving records
+    # Progress
 
     @property
     def has_ended(self) -> bool:
@@ -177,58 +175,17 @@ class Replacement:
 
     @property
     def received_bytes(self) -> int:
-        """Of the base and of frames."""
-        return self._base_bytes + self._frame_bytes
+        """Of the base and of what follows it."""
+        raise NotImplementedError
 
     @property
     def total_bytes(self) -> int:
-        """Of the base and of the frames after it. Those of the frames are known after the base."""
-        total_bytes = self.full.size_bytes
-        if self._is_base_whole:
-            total_bytes += self.full.frame_bytes - self._received.base_frame_bytes
-        return max(total_bytes, self.received_bytes)
+        """The number of bytes that are to be received, as far as it is known."""
+        raise NotImplementedError
 
-    def piece(self, offset: int, data: bytes) -> None:
-        if offset != self._base_bytes or offset + len(data) > self.full.size_bytes:
-            raise LinkError(f"a piece at {offset}, {self._base_bytes} bytes have arrived")
-        self._base_bytes += len(data)
-        self._submit(lambda: self._received.write_base(data), size_bytes=len(data))
-
-    def end_base(self) -> None:
-        if self._base_bytes != self.full.size_bytes or self._has_base:
-            raise LinkError(f"the base ends at {self._base_bytes} of {self.full.size_bytes}")
-        self._has_base = True
-        self._submit(self._received.finish_base, self._base_finished)
-
-    def frame(self, record: Record) -> None:
-        """A frame has arrived, in order; `batch_arrived` follows in the same turn."""
-        if not self._has_base:
-            raise LinkError(f"frame {record.number} arrived before the end of the base")
-        self._batch.append(record.payload)
-        self._frame_bytes += record.size
-        self._last_seq = record.number
-
-    def batch_arrived(self) -> None:
-        """Write the frames that have arrived in this turn."""
-        if not self._batch:
-            return
-        batch, self._batch = self._batch, []
-        self._submit(lambda: self._received.append(batch), size_bytes=sum(map(len, batch)))
-        self._end_if_complete()
-
-    def _base_finished(self) -> None:
-        self._is_base_whole = True
-        self._end_if_complete()
-        self._on_written()
-
-    def _end_if_complete(self) -> None:
-        """A frame more than necessary does no harm: the size of all frames says which is the last
-        one that the primary had when it was asked."""
-        if not self._is_base_whole:
-            return
-        if self._received.base_frame_bytes + self._frame_bytes >= self.full.frame_bytes:
-            self._ended = True
-            self._submit(self._finish, self._written)
+    def _removes_data(self) -> bool:
+        """True if this server has data that the primary has not."""
+        raise NotImplementedError
 
     def link_lost(self) -> None:
         """Give up, unless everything has arrived."""
@@ -290,12 +247,6 @@ class Replacement:
         else:
             self._begin_publishing()
 
-    def _removes_data(self) -> bool:
-        """True if this server has frames that the primary has not."""
-        commits, full = self._persistence.commits, self.full
-        is_ahead = 0 <= full.common_seq < commits.last_seq
-        return is_ahead or full.frame_bytes < commits.frame_bytes
-
     def _keep(self) -> None:
         journals = self._files.manifest.journals
         self._kept_in = keep_copy(self._files, self._machine.clock(), journals[-1:])
@@ -349,3 +300,91 @@ class Replacement:
         self._is_over = True
         self._snapshots.resume()
         self._on_done(error)
+
+
+class Replacement(DataReplacement):
+    """The data of this server is replaced by that of its primary, another millstream."""
+
+    def __init__(
+        self,
+        tools: ChangeTools,
+        full: FullSync,
+        worker: TaskWorker,
+        on_written: Callable[[], None],
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        number = tools.persistence.files.new_number()
+        received = ReceivedFiles(tools.persistence.files, number, full.seq, worker.pause)
+        super().__init__(tools, received, number, full.seq, worker, on_written, on_done)
+        self.full = full
+        self._base_bytes = 0  # of the base, that have arrived
+        self._has_base = self._is_base_whole = full.size_bytes == 0
+        self._batch: list[bytes] = []  # frames that have arrived in this turn
+        self._frame_bytes = 0  # of the frames that have arrived, as `FullSync` counts them
+        if full.size_bytes:
+            self._submit(self._received.begin_base)
+        else:
+            self._end_if_complete()
+
+    # Arriving records
+
+    @property
+    def received_bytes(self) -> int:
+        """Of the base and of frames."""
+        return self._base_bytes + self._frame_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Of the base and of the frames after it. Those of the frames are known after the base."""
+        total_bytes = self.full.size_bytes
+        if self._is_base_whole:
+            total_bytes += self.full.frame_bytes - self._received.base_frame_bytes
+        return max(total_bytes, self.received_bytes)
+
+    def piece(self, offset: int, data: bytes) -> None:
+        if offset != self._base_bytes or offset + len(data) > self.full.size_bytes:
+            raise LinkError(f"a piece at {offset}, {self._base_bytes} bytes have arrived")
+        self._base_bytes += len(data)
+        self._submit(lambda: self._received.write_base(data), size_bytes=len(data))
+
+    def end_base(self) -> None:
+        if self._base_bytes != self.full.size_bytes or self._has_base:
+            raise LinkError(f"the base ends at {self._base_bytes} of {self.full.size_bytes}")
+        self._has_base = True
+        self._submit(self._received.finish_base, self._base_finished)
+
+    def frame(self, record: Record) -> None:
+        """A frame has arrived, in order; `batch_arrived` follows in the same turn."""
+        if not self._has_base:
+            raise LinkError(f"frame {record.number} arrived before the end of the base")
+        self._batch.append(record.payload)
+        self._frame_bytes += record.size
+        self._last_seq = record.number
+
+    def batch_arrived(self) -> None:
+        """Write the frames that have arrived in this turn."""
+        if not self._batch:
+            return
+        batch, self._batch = self._batch, []
+        self._submit(lambda: self._received.append(batch), size_bytes=sum(map(len, batch)))
+        self._end_if_complete()
+
+    def _base_finished(self) -> None:
+        self._is_base_whole = True
+        self._end_if_complete()
+        self._on_written()
+
+    def _end_if_complete(self) -> None:
+        """A frame more than necessary does no harm: the size of all frames says which is the last
+        one that the primary had when it was asked."""
+        if not self._is_base_whole:
+            return
+        if self._received.base_frame_bytes + self._frame_bytes >= self.full.frame_bytes:
+            self._ended = True
+            self._submit(self._finish, self._written)
+
+    def _removes_data(self) -> bool:
+        """True if this server has frames that the primary has not."""
+        commits, full = self._persistence.commits, self.full
+        is_ahead = 0 <= full.common_seq < commits.last_seq
+        return is_ahead or full.frame_bytes < commits.frame_bytes

@@ -21,7 +21,8 @@ from millstream.server.replication.handover import Handover
 from millstream.server.replication.history import NO_HISTORY, Histories
 from millstream.server.replication.link import Link, LinkTotals, Standing, State
 from millstream.server.replication.promotion import Promotion
-from millstream.server.replication.replacement import Replacement
+from millstream.server.replication.redis_link import RedisLink
+from millstream.server.replication.replacement import DataReplacement
 from millstream.server.replication.write_refusals import Restrictions
 
 _FRAMES = Lines(
@@ -42,6 +43,19 @@ _FRAMES = Lines(
     "promotion_in_progress:%d",
     "superseded_by:%s",
 )
+_SOURCE = Lines(
+    "master_kind:%s",
+    "master_version:%s",
+    "source_replid:%s",
+    "source_offset:%d",
+    "source_spool_bytes:%d",
+    "source_commands:%d",
+    "source_ignored:%d",
+    "source_ignored_names:%s",
+    "source_dropped_strings:%d",
+    "source_full_syncs:%d",
+)
+_NAMES_SHOWN = 10
 _ERRORS = Lines(
     "repl_connection_errors:%d",
     "repl_link_errors:%d",
@@ -73,6 +87,7 @@ class ReplicationInfo:
         """The reply to ROLE."""
         offset, link = self.persistence.commits.frame_bytes, self.standing.link
         if link is not None:
+            offset = _applied_bytes(link, offset)
             return [b"slave", link.host.encode(), link.port, link.state.encode(), offset]
         return [
             b"master",
@@ -152,7 +167,8 @@ class ReplicationInfo:
         )
 
     def _primary_lines(self, link: Link) -> str:
-        frame_bytes, now_ms = self.persistence.commits.frame_bytes, self.machine.steady_clock()
+        now_ms = self.machine.steady_clock()
+        applied_bytes = _applied_bytes(link, self.persistence.commits.frame_bytes)
         silent_s = (now_ms - link.heard_ms) // 1000
         change = self.standing.receiver.change
         text = (
@@ -161,10 +177,10 @@ class ReplicationInfo:
             f"master_link_status:{'up' if link.is_connected else 'down'}\r\n"
             f"master_last_io_seconds_ago:{silent_s if link.is_connected else -1}\r\n"
             f"master_sync_in_progress:{int(link.state is State.SYNC)}\r\n"
-            f"slave_read_repl_offset:{frame_bytes}\r\n"
-            f"slave_repl_offset:{frame_bytes}\r\n"
+            f"slave_read_repl_offset:{applied_bytes}\r\n"
+            f"slave_repl_offset:{applied_bytes}\r\n"
         )
-        if isinstance(change, Replacement):
+        if isinstance(change, DataReplacement):
             total, read = change.total_bytes, change.received_bytes
             text += (
                 f"master_sync_total_bytes:{total}\r\n"
@@ -176,6 +192,7 @@ class ReplicationInfo:
         if not link.is_connected:
             down_s = (now_ms - link.down_since_ms) // 1000
             text += f"master_link_down_since_seconds:{down_s}\r\n"
+        text += self._source_lines(link.redis)
         return text + (
             f"slave_priority:{self._shown_priority(link)}\r\n"
             "slave_read_only:1\r\n"
@@ -187,4 +204,30 @@ class ReplicationInfo:
         """The priority for Sentinel: 0 while the data here may belong to a dead line of history, or
         is not complete."""
         is_whole = not (self.standing.receiver.is_changing or self.standing.receiver.is_wrong)
-        return self.config.replica_priority if link.is_accepted and is_whole else 0
+        is_ours = link.redis is None  # the Sentinel of a Redis must not promote this server
+        return self.config.replica_priority if link.is_accepted and is_whole and is_ours else 0
+
+    @staticmethod
+    def _source_lines(redis: RedisLink | None) -> str:
+        """The kind of the primary, and the progress in the stream of a Redis."""
+        if redis is None:
+            return "master_kind:millstream\r\n"
+        following, obeyed = redis.following, redis.following.obeyed
+        names = obeyed.ignored.most_common(_NAMES_SHOWN)
+        return _SOURCE.text(
+            redis.kind,
+            redis.version,
+            following.replid,
+            following.offset,
+            following.spool_bytes,
+            obeyed.commands,
+            obeyed.ignored.total_count,
+            " ".join(f"{name}={count}" for name, count in names),
+            following.dropped_strings,
+            following.full_syncs,
+        )
+
+
+def _applied_bytes(link: Link, frame_bytes: int) -> int:
+    """The bytes of the primary's stream that are applied: frames, or the commands of a Redis."""
+    return frame_bytes if link.redis is None else link.redis.following.offset

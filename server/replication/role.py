@@ -28,6 +28,7 @@ from millstream.server.replication.link_connection import Connector
 from millstream.server.replication.promotion import WAIT_MAX_MS, Promotion
 from millstream.server.replication.receiver import Receiver
 from millstream.server.replication.records import encode_message
+from millstream.server.replication.redis_conversion import Converter
 from millstream.server.replication.replication_info import ReplicationInfo
 from millstream.server.replication.resync import Resync
 from millstream.server.replication.upstream import Upstream
@@ -67,6 +68,7 @@ class Role:
     persistence: Persistence
     executor: Executor
     connector: Connector
+    converter: Converter
     _: KW_ONLY
     clients: Mapping[int, Any]
     new_id: Callable[[], str]
@@ -306,7 +308,7 @@ class Role:
             host, port,
             self.connector, self.machine, self.receiver, self.persistence, self.histories,
             hooks=self._link_hooks, acceptance=self.acceptance, upstream=self.upstream,
-            totals=self.totals, is_of_handover=is_of_handover,
+            totals=self.totals, converter=self.converter, is_of_handover=is_of_handover,
         )  # fmt: skip
         self.handover.clear()
         if is_of_handover:
@@ -344,8 +346,7 @@ class Role:
         at once, and the primary is not told. CommandError during a failover, if the data here may
         be wrong, or if the primary could not follow this server."""
         self._refuse_during_failover()
-        is_linked = self.link is not None and self.link.is_connected
-        if is_linked and not is_independent and not self.persistence.appendonly:
+        if self._has_primary_of_ours() and not is_independent and not self.persistence.appendonly:
             raise CommandError(NO_JOURNAL)
         self._orders += 1
         replicaof = self.config.replicaof
@@ -355,6 +356,11 @@ class Role:
         self._refuse_wrong_data()
         self.config.choose_primary("")  # at once, so that CONFIG REWRITE writes it
         self._loop.call_soon(self._begin_promotion_later, self._orders, replicaof, is_independent)
+
+    def _has_primary_of_ours(self) -> bool:
+        """True if the link to another millstream server is up, which hands over."""
+        link = self.link
+        return link is not None and link.is_connected and link.redis is None
 
     def _begin_promotion_later(self, order: int, replicaof: str, is_independent: bool) -> None:
         if order != self._orders:
@@ -372,7 +378,7 @@ class Role:
     def _begin_promotion(self, replicaof: str, is_independent: bool) -> None:
         self._apply_arrived()
         link = self.link
-        if link is not None and link.is_connected and not is_independent:
+        if link is not None and self._has_primary_of_ours() and not is_independent:
             self.promotion.begin(link, replicaof)
             return
         if link is not None and self.promotion.is_under_way:
@@ -380,8 +386,11 @@ class Role:
         self._follow_no_primary(is_independent)
 
     def _apply_arrived(self) -> None:
-        """Apply the arrived frames. CommandError if the data here may be wrong."""
+        """Apply what has arrived. CommandError if that takes longer, or the data here may be
+        wrong."""
         self.receiver.apply_all()
+        if self.link is not None and self.link.redis is not None:
+            self.link.redis.apply_all()
         self._refuse_wrong_data()
 
     def _refuse_wrong_data(self) -> None:

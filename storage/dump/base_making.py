@@ -44,13 +44,14 @@ DATABASES_MAX = 16  # the default of the directive `databases`
 @dataclass(frozen=True)
 class Wanted:
     """The choice of keys, and of what ends the import. `databases` maps numbers of the file to
-    those of the base; None: all, with the same numbers."""
+    those of the base; None: all, with the same numbers, of which there are `databases_count`."""
 
     patterns: tuple[bytes, ...] = ()
     databases: dict[int, int] | None = None
     strings: bool = True
     may_leave_out: bool = True
     salvage: bool = False
+    databases_count: int = DATABASES_MAX
 
 
 @dataclass
@@ -251,8 +252,9 @@ class BaseMaker:
         number = head.database
         if self._wanted.databases is not None:
             return self._wanted.databases.get(number)
-        if number >= DATABASES_MAX:
-            raise ImportFailure(database_missing(name, number, DATABASES_MAX))
+        count = self._wanted.databases_count
+        if number >= count:
+            raise ImportFailure(database_missing(name, number, count))
         return number
 
     def _matches_key(self, key: bytes) -> bool:

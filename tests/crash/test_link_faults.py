@@ -106,14 +106,6 @@ def test_fewer_databases_than_the_primary(replicas: Replicas) -> None:
     assert_is_refused(replicas, "the replica has 4 databases, this server has 16")
 
 
-def test_a_redis_as_primary(replicas: Replicas, tmp_path: Path) -> None:
-    replicas.servers["a"] = Server(tmp_path / "a", program=redis_program()).start()
-    replica = replicas.start("b")
-    fill(replica, 7, "other")
-    replicas.follow("b", "a")
-    assert_is_refused(replicas, "the primary is not a compatible millstream server")
-
-
 def test_a_redis_as_replica(replicas: Replicas, tmp_path: Path) -> None:
     primary = replicas.start("a")
     fill(primary, 20)

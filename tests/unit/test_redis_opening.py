@@ -22,10 +22,10 @@ MARK = b"f" * 20 + b"0" * 20
 RDB = b"REDIS0010" + b"f" * 25 + b"\r\n$5\r\n" + b"f" * 19
 
 
-def read(data: bytes, piece_bytes: int) -> list[SourceEvent]:
+def read(data: bytes, piece_bytes: int) -> list[SourceEvent | Refusal]:
     """The events, with neighbouring pieces joined."""
     opening = RedisOpening()
-    found: list[SourceEvent] = []
+    found: list[SourceEvent | Refusal] = []
     for at in range(0, len(data), piece_bytes):
         for event in opening.feed(data[at : at + piece_bytes]):
             last = found[-1] if found else None

@@ -15,6 +15,7 @@ from millstream.server.replication.link_protocol import (
     Continued,
     Event,
     FullSync,
+    IsRedis,
     LinkProtocol,
     Opening,
     Refused,
@@ -37,7 +38,8 @@ from millstream.server.replication.records import (
     parse_message,
     parse_piece,
 )
-from millstream.storage.keyspace.keyspace import Keyspace, Line
+from millstream.server.replication.redis_opening import Commands, Continues
+from millstream.storage.keyspace.keyspace import Keyspace, Line, Source
 
 # Histories
 
@@ -293,17 +295,22 @@ def test_another_answer_ends_the_link(answer: bytes) -> None:
         events(asked(), answer)
 
 
-def test_redis_as_a_primary_is_named() -> None:
+def test_a_redis_as_a_primary_is_asked_in_its_own_words() -> None:
+    """It ignores what it does not know. The reply to INFO arrives in two parts."""
+    link = LinkProtocol(opening(source=Source("f" * 40, 41, 2)), 1 << 20)
+    error = b"-ERR Unrecognized REPLCONF option: version\r\n"
+    assert events(link, b"+PONG\r\n" + error + b"+OK\r\n+OK\r\n" + error) == []
+    assert sent_by(link).endswith(b"*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n")
+    assert events(link, b"$32\r\n# Server\r\nredis_ver") == []
+    assert events(link, b"sion:7.0.15\r\n\r\n") == [IsRedis("redis", "7.0.15")]
+    assert b"PSYNC\r\n$40\r\n" + b"f" * 40 + b"\r\n$2\r\n42\r\n" in sent_by(link)
+    assert events(link, b"+CONTINUE\r\n*1\r\n") == [Continues(""), Commands(b"*1\r\n")]
     link = LinkProtocol(opening(), 1 << 20)
-    found = events(link, b"+PONG\r\n-ERR Unrecognized REPLCONF option: version\r\n")
-    assert found == [
-        Refused(
-            "the primary is not a compatible millstream server"
-            " (ERR Unrecognized REPLCONF option: version)",
-            False,
-        )
+    assert events(link, b"+PONG\r\n" + error + b"+OK\r\n" + b"-NOPERM x\r\n" * 3) == [
+        IsRedis("redis", "")
     ]
-    assert events(link, b"+OK\r\n") == []
+    assert sent_by(link).endswith(b"PSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n")
+    assert events(link, b"-NOPERM no psync\r\n") == [Refused("NOPERM no psync", False)]
 
 
 def test_an_ack_has_the_offsets_applied_and_on_disk() -> None:

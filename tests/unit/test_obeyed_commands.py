@@ -1,0 +1,93 @@
+"""Commands in the stream of a Redis that a server obeys: which run, and which end the link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.support.in_process import InProcessServer
+
+from millstream.server.replication.records import LinkError
+from millstream.server.replication.redis_obeyed import CannotFollow, Obeyed, Told
+from millstream.server.replication.redis_requests import RequestReader
+
+
+@pytest.fixture
+def obeyed() -> Iterator[Obeyed]:
+    server = InProcessServer()
+    server.executor.recheck_limits()
+    one = Obeyed(server.executor, server.keyspace, Told(lambda *words: None, lambda: None))
+    with one.running():
+        yield one
+
+
+def play(obeyed: Obeyed, *commands: str) -> None:
+    for words in commands:
+        obeyed.run([word.encode() for word in words.split()])
+
+
+@pytest.mark.parametrize(
+    ("command", "reason", "is_final"),
+    [
+        ("EVAL x 0", "lua-replicate-commands yes", True),
+        ("FCALL x 0", "lua-replicate-commands yes", True),
+        ("SELECT 99", "set the directive `databases`", True),
+        ("XNEW 1 s", 'XNEW of the key "s", which is a stream here, is not known', False),
+        ("XADD s 1-1 a b", 'XADD of the key "s" failed: ERR The ID specified', False),
+        ("XADD s", 'XADD of the key "s" has no ID', False),
+        ("XADD s IDMPAUTO p 9-1 a b", "names its message by its fields", False),
+        ("XACK s", "has 2 words", False),
+        ("COPY s t DB x", "in place of the number of a database", False),
+    ],
+)
+def test_a_command_that_cannot_run_is_an_error(
+    obeyed: Obeyed, command: str, reason: str, is_final: bool
+) -> None:
+    play(obeyed, "XADD s 5-1 a b")
+    with pytest.raises(CannotFollow) as problem:
+        play(obeyed, command)
+    assert reason in problem.value.reason
+    assert problem.value.is_final is is_final
+
+
+def test_a_dropped_string_is_unknown_until_it_is_set(obeyed: Obeyed) -> None:
+    places: Any = obeyed._keyspace
+    play(obeyed, "SETBIT k 1 1", "APPEND k x", "RENAME k m", "SWAPDB 0 3", "SELECT 3", "COPY m n")
+    assert places.dropped_strings == {(3, b"m"), (3, b"n")}
+    assert all(not len(db) for db in places.databases)
+    play(obeyed, "MSET m 1 x 2", "MOVE n 5", "INCR m")
+    assert places.dropped_strings == {(5, b"n")}
+    play(obeyed, "SELECT 5", "FLUSHDB", "PFADD h a", "UNLINK h", "INCR h")
+    assert not places.dropped_strings
+    assert places.databases[5].get(b"h") == b"1"
+    assert places.databases[3].get(b"m") == b"2"
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 3, 17, 1000])
+def test_requests_are_read_in_pieces_of_any_size(piece_bytes: int) -> None:
+    words = [[b"SET", b"k", b"a\r\n*1\r\n"], [b"PING"], [b"XADD", b"s", b"", b"v" * 300]]
+    data = b"\r\n".join(
+        b"*%d\r\n" % len(one) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in one)
+        for one in words
+    )
+    reader = RequestReader()
+    found = []
+    for at in range(0, len(data), piece_bytes):
+        reader.feed(data[at : at + piece_bytes])
+        while (request := reader.next()) is not None:
+            found.append(request)
+    assert found == words
+    assert (reader.taken_bytes, reader.waiting_bytes) == (len(data), 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"PING\r\n", b"*0\r\n", b"*-1\r\n", b"*2000000\r\n", b"*1\r\n:1\r\n", b"*1\r\n$-1\r\n",
+     b"*1\r\n$9999999999\r\n", b"*" + b"1" * 30],
+)  # fmt: skip
+def test_bytes_that_are_no_request_are_refused(data: bytes) -> None:
+    reader = RequestReader()
+    reader.feed(data)
+    with pytest.raises(LinkError):
+        reader.next()
