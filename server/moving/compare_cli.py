@@ -10,8 +10,9 @@ import click
 
 from millstream.cli_error import CliError
 from millstream.errors import DataError, counted
-from millstream.server.moving.compared_sides import Filters, NotComparable, open_side
+from millstream.server.moving.compared_sides import open_side
 from millstream.server.moving.comparing import Comparison
+from millstream.server.moving.key_states import Filters, NotComparable
 from millstream.storage.dump.base_making import shown_key
 
 EQUAL, DIFFERENT, NOT_COMPARABLE = range(3)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from millstream.server.moving.compared_sides import Filters, Place, Side, State
+from millstream.server.moving.key_states import Filters, Place, Side, State
 from millstream.storage.dump.base_making import id_text, shown_key
 from millstream.storage.dump.digests import GroupRow, PendingRow
 

@@ -15,14 +15,23 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from millstream.cli_error import CliError
 from millstream.errors import counted, printable
 from millstream.server.config.kinds import parse_size
 from millstream.server.moving.converting import Source, Task
 from millstream.server.moving.import_report import Report, write_report
+from millstream.server.moving.key_copying import Copy, CopyOptions, report_lines
 from millstream.server.moving.live_source import LiveSource, is_url
+from millstream.server.moving.server_side import ServerSide
 from millstream.server.moving.source_files import NoSource, aof_files, source_name
 from millstream.server.repair.destination import Destination, Unusable, stoppable
 from millstream.storage.dump.base_making import DATABASES_MAX
@@ -30,6 +39,8 @@ from millstream.storage.files.journal_format import ID_SIZE
 from millstream.storage.files.manifest import Manifest, base_name, store_manifest
 
 MEMORY = "4gb"
+# A server may take long to dump or load a large stream.
+COPY_TIMEOUT_S = 300
 _CODES = (
     "SOURCE is a file of Redis or Valkey (dump.rdb, appendonly.aof), a directory of AOF files "
     "(appendonlydir), - for standard input, or the URL of a running "
@@ -63,13 +74,6 @@ class Databases(click.ParamType):  # type: ignore[type-arg]
         old, _, new = str(value).partition(":")
         if not old.isdecimal() or not (new or old).isdecimal() or str(value).endswith(":"):
             self.fail(f"{value!r} is not N or N:M", param, ctx)
-        if int(new or old) >= DATABASES_MAX:
-            self.fail(
-                f"{value!r}: a server has {DATABASES_MAX} databases (the directive `databases`),"
-                f" so M is 0 to {DATABASES_MAX - 1}",
-                param,
-                ctx,
-            )
         return int(old), int(new or old)
 
 
@@ -86,9 +90,19 @@ def by_number(
 @click.command("import", epilog=_CODES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option(
-    "--dir", "directory", required=True, type=click.Path(path_type=Path), metavar="DIR",
+    "--dir", "directory", type=click.Path(path_type=Path), metavar="DIR",
     help="The new data directory: absent or empty.",
 )  # fmt: skip
+@click.option(
+    "--to", "target", metavar="URL",
+    help="In place of --dir: copy from a running server into this one, by DUMP and RESTORE.",
+)  # fmt: skip
+@click.option("--replace", is_flag=True, help="With --to: replace keys that exist.")
+@click.option(
+    "--changed", is_flag=True,
+    help="With --to: only streams that differ, and all strings; name the keys that are gone.",
+)  # fmt: skip
+@click.option("--delete", is_flag=True, help="With --changed: delete the keys that are gone.")
 @click.option("--key", "patterns", multiple=True, metavar="PATTERN", help="Only these keys.")
 @click.option(
     "--db", "databases", multiple=True, type=Databases(), callback=by_number,
@@ -111,13 +125,79 @@ def by_number(
     "--report", "report_path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="Write a report as JSON, with digests of each stream.",
 )  # fmt: skip
-def import_(sources: tuple[str, ...], directory: Path, **given: Any) -> None:
-    """Make a data directory from files of a Redis or Valkey, or from a running one.
+@click.pass_context
+def import_(
+    ctx: click.Context,
+    /,
+    sources: tuple[str, ...],
+    directory: Path | None,
+    target: str | None,
+    **given: Any,
+) -> None:
+    """Make a data directory from files of a Redis or Valkey, or from a running one; or copy from a
+    running one into another.
 
     The directory appears when it is complete. Keys of other types are counted and named.
     """
+    _check_usage(ctx, directory, target, given)
+    if target is not None:
+        if len(sources) > 1 or not is_url(sources[0]):
+            raise click.UsageError("--to copies from one running server: name its URL.", ctx)
+        copy(sources[0], target, given)
+        return
+    assert directory is not None
     with stoppable(), contextlib.ExitStack() as stack:
         Import(sources, directory, given, stack).run()
+
+
+def _check_usage(
+    ctx: click.Context, directory: Path | None, target: str | None, given: dict[str, Any]
+) -> None:
+    """Refuse options that do not belong together."""
+    if (directory is None) == (target is None):
+        raise click.UsageError("Give either --dir or --to.", ctx)
+    flags = [f"--{name}" for name in ("replace", "changed", "delete") if given[name]]
+    if target is None:
+        if flags:
+            raise click.UsageError(f"{flags[0]} needs --to.", ctx)
+        for new in (given["databases"] or {}).values():
+            if new >= DATABASES_MAX:
+                raise click.UsageError(
+                    f"--db {new}: a server has {DATABASES_MAX} databases (the directive"
+                    f" `databases`), 0 to {DATABASES_MAX - 1}.",
+                    ctx,
+                )
+        return
+    for name in ("salvage", "dry_run", "memory"):
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --dir.", ctx)
+    if given["replace"] and given["changed"]:
+        raise click.UsageError("--replace and --changed exclude each other.", ctx)
+    if given["delete"] and not given["changed"]:
+        raise click.UsageError("--delete needs --changed.", ctx)
+
+
+def copy(source_url: str, target_url: str, given: dict[str, Any]) -> None:
+    """Copy from one running server into another."""
+    options = CopyOptions(
+        patterns=tuple(os.fsencode(pattern) for pattern in given["patterns"]),
+        databases=given["databases"],
+        strings=given["strings"] == "keep",
+        may_leave_out=given["other"] == "skip",
+        replace=given["replace"],
+        changed=given["changed"],
+        delete=given["delete"],
+    )
+    started_s = time.monotonic()
+    source, target = (ServerSide(url, COPY_TIMEOUT_S) for url in (source_url, target_url))
+    with progress_bar(as_bytes=False) as tell:
+        copied = Copy(source, target, options).run(lambda done, total: tell(done, total, 0))
+    seconds = round(time.monotonic() - started_s, 3)
+    if given["report_path"] is not None:
+        names = {"source": source.name, "target": target.name}
+        save_report(given["report_path"], {**names, **copied.as_dict(), "seconds": seconds})
+    for line in report_lines(copied, source.name, target.name):
+        click.echo(line)
 
 
 class Import:
@@ -194,10 +274,7 @@ class Import:
     def _report(self, report: Report) -> None:
         path = self._given["report_path"]
         if path is not None:
-            try:
-                write_report(path, report.as_dict())
-            except OSError as error:
-                raise CliError(f"{path} cannot be written: {error.strerror}") from None
+            save_report(path, report.as_dict())
         for line in report.lines(None if self._given["dry_run"] else self._directory):
             click.echo(line)
 
@@ -279,14 +356,21 @@ class Import:
         return report
 
 
+def save_report(path: Path, report: dict[str, Any]) -> None:
+    try:
+        write_report(path, report)
+    except OSError as error:
+        raise CliError(f"{path} cannot be written: {error.strerror}") from None
+
+
 @contextlib.contextmanager
-def progress_bar() -> Iterator[Any]:
-    """A bar with bytes, entries per second and the time left; nothing if there is no terminal."""
+def progress_bar(*, as_bytes: bool = True) -> Iterator[Any]:
+    """A bar with bytes, or else a number of keys, entries per second and the time left; nothing if
+    there is no terminal."""
     console = Console(stderr=True)
     started_s = time.monotonic()
-    columns = (
-        BarColumn(), DownloadColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn()
-    )  # fmt: skip
+    amount = DownloadColumn() if as_bytes else MofNCompleteColumn()
+    columns = (BarColumn(), amount, TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
@@ -295,6 +379,6 @@ def progress_bar() -> Iterator[Any]:
         def tell(done: int, total: int, entries: int) -> None:
             rate = counted(int(entries / max(time.monotonic() - started_s, 0.001)), "entry")
             total_shown = None if total < 0 else total
-            bar.update(task, completed=done, total=total_shown, rate=f"{rate}/s")
+            bar.update(task, completed=done, total=total_shown, rate=f"{rate}/s" if entries else "")
 
         yield tell

@@ -57,13 +57,7 @@ class Report:
         lines = self._table()
         for source in found["source"]:
             lines.append(_source_line(source))
-        for what, left_out in found["left_out"].items():
-            names = ", ".join(left_out["names"])
-            more = "" if left_out["keys"] <= len(left_out["names"]) else ", ..."
-            lines.append(
-                f"left out: {left_out['keys']} of the type {what}"
-                f" ({counted(left_out['bytes'], 'byte')}): {names}{more}"
-            )
+        lines += [left_out_line(what, keys) for what, keys in found["left_out"].items()]
         if found["expired"]:
             lines.append(f"left out: {counted(found['expired'], 'expired key')}")
         for what, count in found["adjusted"].items():
@@ -97,6 +91,14 @@ class Report:
         if self._count > len(self._longest):
             lines.append(f"... and {counted(self._count - len(self._longest), 'more stream')}")
         return lines
+
+
+def left_out_line(what: str, left_out: dict[str, Any]) -> str:
+    """The keys of one type that were left out."""
+    names = ", ".join(left_out["names"])
+    more = "" if left_out["keys"] <= len(left_out["names"]) else ", ..."
+    size = counted(left_out["bytes"], "byte")
+    return f"left out: {left_out['keys']} of the type {what} ({size}): {names}{more}"
 
 
 def _source_line(source: dict[str, Any]) -> str:

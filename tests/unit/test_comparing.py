@@ -11,16 +11,9 @@ from tests.support import rdb_files
 from tests.support.payloads import Consumer, Entry, Group, Stream
 from tests.support.rdb_files import file, key, string
 
-from millstream.server.moving.compared_sides import (
-    ConsumerTimes,
-    FileSide,
-    Filters,
-    NotComparable,
-    Place,
-    State,
-    open_side,
-)
+from millstream.server.moving.compared_sides import FileSide, open_side
 from millstream.server.moving.comparing import Comparison, Result
+from millstream.server.moving.key_states import ConsumerTimes, Filters, NotComparable, Place, State
 
 T_MS = 1_700_000_000_000
 Write = Callable[..., FileSide]

@@ -20,8 +20,9 @@ from tests.support.server import Server, redis_program
 from tests.support.waiting import wait_until
 from tests.wire.test_tools import run, url_of
 
-from millstream.server.moving.compared_sides import Filters, open_side
+from millstream.server.moving.compared_sides import open_side
 from millstream.server.moving.comparing import Comparison
+from millstream.server.moving.key_states import Filters
 from millstream.storage.files.manifest import NAME
 
 

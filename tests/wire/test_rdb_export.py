@@ -14,7 +14,8 @@ from tests.support.client import RawClient
 from tests.support.server import Server, redis_program
 from tests.wire.test_tools import run, url_of
 
-from millstream.server.moving.compared_sides import FileSide, Filters
+from millstream.server.moving.compared_sides import FileSide
+from millstream.server.moving.key_states import Filters
 
 NewServer = Callable[..., Server]
 

@@ -1,0 +1,126 @@
+"""`millstream import URL --to URL`: keys of a running Redis, copied by DUMP and RESTORE."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.client import RawClient
+from tests.support.server import Server, redis_program
+from tests.wire.test_import import fill
+from tests.wire.test_tools import run, url_of
+
+from millstream.server.moving.comparing import Comparison, Result
+from millstream.server.moving.key_copying import Copied, Copy, CopyOptions
+from millstream.server.moving.key_states import Filters
+from millstream.server.moving.server_side import ServerSide
+
+NewServer = Callable[..., Server]
+
+
+def compared(a: Server, b: Server, *, as_replica: bool = False) -> Result:
+    sides = ServerSide(url_of(a)), ServerSide(url_of(b))
+    return Comparison(*sides, as_replica=as_replica).run(Filters(), 0)
+
+
+def copied(a: Server, b: Server, **options: object) -> Copied:
+    sides = ServerSide(url_of(a)), ServerSide(url_of(b))
+    return Copy(*sides, CopyOptions(**options)).run(lambda done, total: None)  # type: ignore[arg-type]
+
+
+def numbers(result: Copied) -> tuple[int, int, int]:
+    return result.streams, result.strings, result.unchanged
+
+
+def test_a_running_redis_is_copied_and_copied_back(
+    redis_server: Server, new_server: NewServer, tmp_path: Path
+) -> None:
+    server = new_server("data").start()
+    report = tmp_path / "report.json"
+    words = ("import", url_of(redis_server), "--to", url_of(server))
+    with redis_server.client() as redis, server.client() as ours:
+        redis.call("FLUSHALL")
+        fill(redis)
+        redis.call("SELECT", 0)
+        done = run(*words, "--report", str(report))
+        assert done.returncode == 0, done.stderr
+        assert "4 streams and 2 strings copied" in done.stdout
+        assert "This is not a point in time" in done.stdout
+        found = json.loads(report.read_text())
+        assert {what: one["names"] for what, one in found["left_out"].items()} == {
+            "list": ["list"], "hash": ["hash"]
+        }  # fmt: skip
+        assert compared(redis_server, server).different == {}
+        again = run(*words)
+        assert again.returncode == 1
+        assert "of database 0 exists at" in again.stderr
+        assert "--replace replaces it" in again.stderr
+        assert numbers(copied(redis_server, server, replace=True)) == (4, 2, 0)
+        assert numbers(copied(redis_server, server, changed=True)) == (0, 2, 4)
+        change(redis, ours)
+        result = copied(redis_server, server, changed=True)
+        assert (numbers(result), result.gone) == ((2, 2, 2), [(0, b"gone"), (3, b"far")])
+        result = copied(redis_server, server, changed=True, delete=True)
+        assert (numbers(result), result.deleted) == ((0, 2, 4), 2)
+        assert compared(redis_server, server).different == {}
+        # The other way, into other databases.
+        back = {0: 5, 3: 6}
+        result = copied(server, redis_server, databases=back, patterns=(b"orders", b"third"))
+        assert numbers(result) == (2, 0, 0)
+        redis.call("SELECT", 5)
+        assert redis.call("XLEN", "orders") == 1198
+        redis.call("FLUSHALL")
+
+
+def change(redis: RawClient, ours: RawClient) -> None:
+    """Changes that --changed has to find: an entry, an owner; two keys that only the target has."""
+    redis.call("XADD", "orders", "5000-1", "a", "b")
+    redis.call("XGROUP", "CREATECONSUMER", "empty", "g", "new")
+    redis.call("SET", "text", "other")
+    ours.call("SET", "gone", "x")
+    ours.call("SELECT", 3)
+    ours.call("XADD", "far", "1-1", "a", "b")
+
+
+def test_a_copy_that_cannot_be_made_names_the_key(
+    redis_server: Server, new_server: NewServer
+) -> None:
+    server = new_server("data", {"proto-max-bulk-len": "1mb"}).start()
+    words = ["import", url_of(redis_server), "--to", url_of(server)]
+    with redis_server.client() as redis:
+        redis.call("FLUSHALL")
+        redis.call("SET", "large", os.urandom(1_300_000))
+        done = run(*words)
+        assert done.returncode == 1
+        assert 'the dump of key "large" of database 0 has 1300' in done.stderr
+        assert "proto-max-bulk-len" in done.stderr
+        redis.call("FLUSHALL")
+        redis.call("SET", "gone", "x", "PX", 1)
+        redis.call("SADD", "members", "a")
+        done = run(*words, "--other", "fail")
+        assert done.returncode == 1
+        assert 'key "members" of database 0, which is a set' in done.stderr
+        redis.call("FLUSHALL")
+    for wrong in (
+        ["import", "dump.rdb", "--to", url_of(server)], [*words, "--replace", "--changed"],
+        [*words, "--delete"], [*words, "--dir", "data"], [*words, "--salvage"], words[:2],
+        ["import", "dump.rdb", "--dir", "data", "--replace"],
+    ):  # fmt: skip
+        assert run(*wrong).returncode == 2, wrong
+    same = run("import", url_of(server), "--to", url_of(server))
+    assert same.returncode == 1
+    assert "are the same server" in same.stderr
+
+
+def test_an_old_redis_does_not_load_new_types(new_server: NewServer) -> None:
+    """Pending entries without an owner, which Redis 7 does not have."""
+    server = new_server("data").start()
+    redis = new_server("redis", {"save": '""'}, redis_program()).start()
+    with server.client() as ours:
+        ours.call("XADD", "s", "1-1", "a", "b")
+        ours.call("TREAD", "s", "0", 1, "GROUP", "t", 0, "RETRY", 1000, 9_000_000)
+    done = run("import", url_of(server), "--to", url_of(redis))
+    assert done.returncode == 1
+    assert 'does not load key "s" of database 0' in done.stderr
