@@ -94,8 +94,10 @@ class HeldJob(Record[V]):
         return Record, reduced[1]
 
 
-def decode_job(codec: Codec[Any], job: HeldJob[Any]) -> None:
+def decode_job(codec: Codec[Any] | None, job: HeldJob[Any]) -> None:
     """Give a job its value. Dead if it does not fit: another delivery would not help."""
+    if codec is None:
+        return
     try:
         job.value = decoded(codec, job)
     except InvalidRecord as error:

@@ -16,7 +16,7 @@ from millstream.client.core.deliveries import Deliveries, Terms, entry_id
 from millstream.client.core.position import Point
 from millstream.client.core.steps import R, Steps
 from millstream.client.core.values import Values
-from millstream.client.core.words import IdWord, Key
+from millstream.client.core.words import IdWord, Key, text
 from millstream.client.errors import MillstreamError
 from millstream.client.records import Record, T, V
 
@@ -46,6 +46,7 @@ class Consumer(Reader[V]):
         self._deliveries = Deliveries(
             client, key, group, terms, position, batch, time.monotonic, retry_for_s=retry_for
         )
+        self._key = key
         self._retry_for = retry_for
         self._runner = Runner(client)
         self._closed = False
@@ -208,6 +209,10 @@ class Consumer(Reader[V]):
         """
         self._runner.process.check()
         return self._deliveries.missed
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"records: {self._deliveries.metrics()['records']:g}"
+        return f"Consumer({text(self._key)}, group {text(self._deliveries.group)}; {state})"
 
     async def _run(self, steps: Steps[R]) -> R:
         if self._closed:

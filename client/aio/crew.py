@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from millstream.client.codecs import Codec
 from millstream.client.jobs import Delivery, decode_job
 from millstream.client.threads import crew as threads
+from millstream.client.tracing import Tracing
 
 CLOSE_S = 1.0
 """The time that cancelled handlers get to end."""
@@ -83,14 +85,17 @@ class Crew:
             self._wake()
 
 
-def with_values(codec: Codec[Any], handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A handler whose jobs have values."""
-    if not threads.is_coroutine(handler):
-        return threads.with_values(codec, handler)
+def with_values(
+    codec: Codec[Any] | None, tracing: Tracing | None, handler: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """A handler whose jobs have values, with a span for each."""
+    if not threads.is_coroutine(handler) or (codec is None and tracing is None):
+        return threads.with_values(codec, tracing, handler)
 
     async def handle(job: Any) -> None:
-        decode_job(codec, job)
-        await handler(job)
+        with nullcontext() if tracing is None else tracing.processing(job):
+            decode_job(codec, job)
+            await handler(job)
 
     return handle
 

@@ -20,7 +20,7 @@ from millstream.client.core.follower import Follower
 from millstream.client.core.options import BATCH, MAX_WAIT_S, Options
 from millstream.client.core.position import Point, Position
 from millstream.client.core.shard_order import Servers
-from millstream.client.core.shards import Shard, parse_shards
+from millstream.client.core.shards import Shard, parse_shards, shard_name
 from millstream.client.core.steps import R, Steps
 from millstream.client.core.token import Token
 from millstream.client.core.values import Values
@@ -31,6 +31,8 @@ from millstream.client.ids import ID
 from millstream.client.records import Record, T, V
 from millstream.client.redis_py import check_client
 
+SHOWN = 5
+"""The shards in the `repr` of a stream."""
 UNOPENED = (  # asyncio only
     "the stream is not open yet, and has no position: await it, or enter it with `async with`"
 )
@@ -273,6 +275,12 @@ class Stream(Reader[V]):
         """
         self._runner.process.check()
         return self._opened and self._follower.ended
+
+    def __repr__(self) -> str:
+        names = self._follower.shards if self._opened else [shard_name(s) for s in self._shards]
+        shown = ", ".join(names[:SHOWN]) + (", .." if len(names) > SHOWN else "")
+        state = "closed" if self._closed else f"watermark {self._follower.watermark}"
+        return f"Stream({shown}; {state})"
 
     async def _run(self, steps: Steps[R]) -> R:
         if self._closed:

@@ -135,8 +135,12 @@ class Work:
             delivery.lost = True
         return not delivery.lost
 
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
     def metrics(self) -> dict[str, float]:
-        return {**self._counts, "running": len(self._running)}
+        return {**self._counts, "running": self.running}
 
     # ------------------------------------------------------------ from start to end
 

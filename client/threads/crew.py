@@ -9,11 +9,13 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any
 
 from millstream.client.codecs import Codec
 from millstream.client.jobs import Delivery, decode_job
+from millstream.client.tracing import Tracing
 
 Finish = Callable[[Delivery, BaseException | None], None]
 MakeJob = Callable[[Delivery, str, list[Any]], Any]
@@ -124,12 +126,17 @@ class Crew:
         return True
 
 
-def with_values(codec: Codec[Any], handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A handler whose jobs have values."""
+def with_values(
+    codec: Codec[Any] | None, tracing: Tracing | None, handler: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """A handler whose jobs have values, with a span for each."""
+    if codec is None and tracing is None:
+        return handler
 
     def handle(job: Any) -> None:
-        decode_job(codec, job)
-        handler(job)
+        with nullcontext() if tracing is None else tracing.processing(job):
+            decode_job(codec, job)
+            handler(job)
 
     return handle
 

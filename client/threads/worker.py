@@ -8,13 +8,13 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from millstream.client.codecs import A, Codec, codec_of
 from millstream.client.core import argument_checks
 from millstream.client.core.options import WorkerOptions, worker_options
 from millstream.client.core.position import Point, group_start
-from millstream.client.core.words import Key
+from millstream.client.core.words import Key, text
 from millstream.client.core.working import Work
 from millstream.client.errors import MillstreamError
 from millstream.client.guards import OwnProcess
@@ -24,6 +24,7 @@ from millstream.client.threads.commands import StreamCommands
 from millstream.client.threads.concurrency import Waker
 from millstream.client.threads.crew import Crew, check_handler, with_values
 from millstream.client.threads.running import Runner
+from millstream.client.tracing import Tracing
 
 H = TypeVar("H", bound=Callable[[Any], Any])
 
@@ -100,6 +101,9 @@ class Worker(Generic[V]):
         self._process = OwnProcess()
         self._handler: Callable[[Any], Any] | None = None
         self._codec: Codec[Any] | None = None
+        self._tracing: Tracing | None = None
+        self._group = group
+        self._keys = keys
         self._runner: Runner | None = None
         self._waker: Waker | None = None
 
@@ -120,6 +124,16 @@ class Worker(Generic[V]):
         self._codec = codec_of(kind)
         typed: Any = self
         return typed  # type: ignore[no-any-return]
+
+    def traced(self) -> Self:
+        """Make a span of OpenTelemetry for each call of the handler. Its parent is the span that
+        has sent the job, if its writer was `traced()`. Needs `opentelemetry-api`. Returns this
+        worker.
+
+        >>> worker = ms.worker("mails3", "senders").traced()
+        """
+        self._tracing = Tracing(group=self._group)
+        return self
 
     def handler(self, function: H) -> H:
         """Set the function that is called with each job: a decorator.
@@ -167,7 +181,7 @@ class Worker(Generic[V]):
         self._runner = runner = Runner(self._client)
         runner.lanes.wake_with(waker)
         size = self._options.concurrency
-        handler = self._handler if self._codec is None else with_values(self._codec, self._handler)
+        handler = with_values(self._codec, self._tracing, self._handler)
         crew = Crew(size, handler, self._job, work.finish, waker.wake)
         work.crew = crew
         try:
@@ -206,6 +220,11 @@ class Worker(Generic[V]):
         0
         """
         return self._work.metrics()
+
+    def __repr__(self) -> str:
+        keys = ", ".join(map(text, self._keys))
+        state = "waits for run()" if self._runner is None else f"running jobs: {self._work.running}"
+        return f"Worker({keys}, group {text(self._group)}; {state})"
 
     def _job(self, delivery: Delivery, shard: str, entry: list[Any]) -> Job[Any]:
         return Job(self, delivery, shard, entry)
