@@ -30,13 +30,16 @@ from millstream.server.config.kinds import parse_size
 from millstream.server.moving.converting import Source, Task
 from millstream.server.moving.import_report import Report, write_report
 from millstream.server.moving.key_copying import Copy, CopyOptions, report_lines
+from millstream.server.moving.live_following import follow
 from millstream.server.moving.live_source import LiveSource, is_url
+from millstream.server.moving.promoting import promote
 from millstream.server.moving.server_side import ServerSide
 from millstream.server.moving.source_files import NoSource, aof_files, source_name
 from millstream.server.repair.destination import Destination, Unusable, stoppable
 from millstream.storage.dump.base_making import DATABASES_MAX
 from millstream.storage.files.journal_format import ID_SIZE
 from millstream.storage.files.manifest import Manifest, base_name, store_manifest
+from millstream.tools.tool_connection import Seconds
 
 MEMORY = "4gb"
 # A server may take long to dump or load a large stream.
@@ -97,6 +100,19 @@ def by_number(
     "--to", "target", metavar="URL",
     help="In place of --dir: copy from a running server into this one, by DUMP and RESTORE.",
 )  # fmt: skip
+@click.option(
+    "--follow", is_flag=True,
+    help="With --to: let that server follow this one by REPLICAOF, and show the lag.",
+)  # fmt: skip
+@click.option(
+    "--promote", is_flag=True,
+    help="With --to: the cut-over from a server to the one that follows it.",
+)  # fmt: skip
+@click.option(
+    "--timeout", "timeout_s", type=Seconds(0.1, 3600), default=10.0, metavar="S",
+    help="With --promote: take everything back after this many seconds. [10]",
+)  # fmt: skip
+@click.option("--no-pause", is_flag=True, help="With --promote: the writers are stopped already.")
 @click.option("--replace", is_flag=True, help="With --to: replace keys that exist.")
 @click.option(
     "--changed", is_flag=True,
@@ -135,7 +151,7 @@ def import_(
     **given: Any,
 ) -> None:
     """Make a data directory from files of a Redis or Valkey, or from a running one; or copy from a
-    running one into another.
+    running one into another, or let that follow it until the cut-over.
 
     The directory appears when it is complete. Keys of other types are counted and named.
     """
@@ -143,7 +159,14 @@ def import_(
     if target is not None:
         if len(sources) > 1 or not is_url(sources[0]):
             raise click.UsageError("--to copies from one running server: name its URL.", ctx)
-        copy(sources[0], target, given)
+        if given["follow"]:
+            follow(sources[0], target, click.echo)
+        elif given["promote"]:
+            promote(
+                sources[0], target, given["timeout_s"], click.echo, pauses=not given["no_pause"]
+            )
+        else:
+            copy(sources[0], target, given)
         return
     assert directory is not None
     with stoppable(), contextlib.ExitStack() as stack:
@@ -156,7 +179,11 @@ def _check_usage(
     """Refuse options that do not belong together."""
     if (directory is None) == (target is None):
         raise click.UsageError("Give either --dir or --to.", ctx)
-    flags = [f"--{name}" for name in ("replace", "changed", "delete") if given[name]]
+    flags = [
+        f"--{name}" for name in ("follow", "promote", "replace", "changed", "delete") if given[name]
+    ]
+    if given["no_pause"] and not given["promote"]:
+        raise click.UsageError("--no-pause needs --promote.", ctx)
     if target is None:
         if flags:
             raise click.UsageError(f"{flags[0]} needs --to.", ctx)
@@ -171,10 +198,22 @@ def _check_usage(
     for name in ("salvage", "dry_run", "memory"):
         if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} needs --dir.", ctx)
+    if given["follow"] or given["promote"]:
+        _refuse_choices(ctx, flags)
     if given["replace"] and given["changed"]:
         raise click.UsageError("--replace and --changed exclude each other.", ctx)
     if given["delete"] and not given["changed"]:
         raise click.UsageError("--delete needs --changed.", ctx)
+
+
+def _refuse_choices(ctx: click.Context, flags: list[str]) -> None:
+    """A server follows another one as a whole."""
+    chosen = ("patterns", "databases", "strings", "other", "report_path")
+    for name in chosen:
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{flags[0]} takes all keys: it has no choice of them.", ctx)
+    if len(flags) > 1:
+        raise click.UsageError(f"{flags[0]} and {flags[1]} exclude each other.", ctx)
 
 
 def copy(source_url: str, target_url: str, given: dict[str, Any]) -> None:
