@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, Unpack, overload
 
 from millstream.client.core import requests
 from millstream.client.core.steps import Command, R
-from millstream.client.core.words import Condition, Fields, IdWord, Key
+from millstream.client.core.words import Condition, Fields, IdWord, Key, Order
 from millstream.client.ids import ID
 from millstream.client.records import Record, T
 from millstream.client.rows import Row, Seek, WriterPosition
@@ -193,19 +193,21 @@ class StreamCommands(Generic[T]):
         timeout: int | None = None, backoff: Sequence[int] | None = None,
         maxdeliver: int | None = None, deadletter: Key | None = None,
         maxinflight: int | None = None, consumerttl: int | None = None, pause: int | None = None,
+        order: Order | None = None, run: int | None = None,
+        where: Sequence[Condition] | None = None,
     ) -> bool:  # fmt: skip
         """Set the rules of a group, in milliseconds; those that are not given stay.
 
-        With `start`, the group and the stream are created if they are missing. An empty
-        `deadletter` is none.
+        With `start`, a missing group or stream is created. `order` is "ALL", ("FIELD", name) or
+        "NONE", `where` has conditions as in `trange`. An empty `where` or `deadletter` is none.
 
-        >>> await ms.tgroup("mail", "senders", start=0, timeout=30_000, backoff=[1000, 60_000])
+        >>> await ms.tgroup("mail", "senders", start=0, timeout=30_000, order=("FIELD", "to"))
         True
         """
         rules: dict[str, Any] = {"TTL": ttl, "TIMEOUT": timeout, "MAXDELIVER": maxdeliver}
         rules |= {"DEADLETTER": deadletter, "MAXINFLIGHT": maxinflight}
-        rules |= {"CONSUMERTTL": consumerttl, "PAUSE": pause}
-        return await self._ask(requests.tgroup(key, group, start, rules, backoff))
+        rules |= {"CONSUMERTTL": consumerttl, "PAUSE": pause, "RUN": run}
+        return await self._ask(requests.tgroup(key, group, start, rules, backoff, order, where))
 
     async def tnack(
         self, key: Key, group: Key, consumer: Key, *ids: IdWord, silent: bool = False,

@@ -27,6 +27,7 @@ from millstream.client.core.words import (
     Fields,
     IdWord,
     Key,
+    Order,
     field_words,
     id_word,
     text,
@@ -174,14 +175,20 @@ def tgroup(
     start: IdWord | None,
     rules: Mapping[str, Word | None],
     backoff: Sequence[int] | None = None,
+    order: Order | None = None,
+    where: Sequence[Condition] | None = None,
 ) -> Command[bool]:
-    """`rules` are the option words of the command; None for those that stay."""
+    """`rules` are the option words of the command that have one value; None for those that stay."""
     words: list[Word] = [] if start is None else ["START", id_word(start)]
     for name, value in rules.items():
         if value is not None:
             words += [name, value]
     if backoff is not None:
         words += ["BACKOFF", len(backoff), *backoff]
+    if order is not None:
+        words += ["ORDER", *([order] if isinstance(order, str) else order)]
+    if where is not None:
+        words += where_words(where) or ["WHERE", 0]
     return command("TGROUP", key, group, *words, read=lambda reply: text(reply) == "OK")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from redis.exceptions import DataError
 
@@ -22,6 +22,8 @@ Fields: TypeAlias = (
 Condition: TypeAlias = Sequence[Any]
 """For WHERE: (field, "EQ", value), (field, "PREFIX", text), (field, "IN", values) or (field,
 "BETWEEN", min, max)."""
+Order: TypeAlias = Literal["NONE", "ALL"] | tuple[Literal["FIELD"], Key]
+"""The order of a group."""
 LONG_BYTES = 2**20
 """The least value of proto-max-bulk-len."""
 NOT_UTF_8 = "cannot be encoded as UTF-8: it has a surrogate that stands for no byte"

@@ -11,6 +11,7 @@ from typing import Any
 
 from millstream.commands.draft.tnack import DELAY_MAX_MS
 from millstream.commands.engine.claiming import no_group
+from millstream.commands.engine.conditions import skip_filter, take_filter
 from millstream.commands.engine.lifecycle import live_group, new_group, note_used
 from millstream.commands.runtime.arguments import Args, parse_integer
 from millstream.commands.runtime.context import Context
@@ -32,6 +33,9 @@ OPTIONS = (
     b"MAXINFLIGHT",
     b"CONSUMERTTL",
     b"PAUSE",
+    b"ORDER",
+    b"RUN",
+    b"WHERE",
 )
 TIMEOUT_MAX_MS = 86_400_000
 MAX_DELIVER = 1_000_000
@@ -46,8 +50,11 @@ OWN_DEAD_LETTER = "ERR a stream cannot be its own dead letter stream"
 NEEDS_TIMEOUT = "ERR BACKOFF, MAXDELIVER, DEADLETTER, MAXINFLIGHT and ORDER need a TIMEOUT"
 # The names of rules in GroupRules, and their words in the effect. Each is a number.
 EFFECT_WORDS = {rule: word for word, rule in RULE_NUMBERS.items()}
-
-
+LISTS = {"backoff_ms": b"BACKOFF", "where": b"WHERE"}
+ORDERS = (b"NONE", b"ALL", b"FIELD")
+RUN_MAX = 1000
+BAD_RUN = f"ERR RUN must be from 1 to {RUN_MAX}"
+ORDER_IS_USED = "ERR ORDER can change only while the group has no pending and no parked entries"
 OF_MANAGED_GROUPS = ("backoff_ms", "max_deliver", "dead_letter", "max_in_flight")
 
 
@@ -64,7 +71,9 @@ class Request:
 
 @command(
     "TGROUP key group [START id] [TTL ms] [TIMEOUT ms] [BACKOFF numdelays [ms ...]] "
-    "[MAXDELIVER n:integer] [DEADLETTER dead:key] [MAXINFLIGHT n] [CONSUMERTTL ms] [PAUSE ms]",
+    "[MAXDELIVER n:integer] [DEADLETTER dead:key] [MAXINFLIGHT n] "
+    "[ORDER <order: NONE | ALL | {field: FIELD name}>] [RUN n] "
+    "[where: WHERE n:integer [condition ...]] [CONSUMERTTL ms] [PAUSE ms]",
     "write",
     complexity="O(1); O(n) if MAXDELIVER changes, n the number of the group's pending entries",
 )
@@ -84,6 +93,7 @@ def tgroup(ctx: Context, args: Args) -> Simple:
     if request.pause_ms is not None:
         request.rules["paused_until_ms"] = _pause_end(request.pause_ms, ctx.steady_ms, current)
     _check(key, {**current, **request.rules})
+    _check_order(group, request.rules.get("order"), current["order"])
     if stream is None or group is None:
         stream, group = _make_group(ctx, key, name, request)
     if request.ttl_ms is not None and request.ttl_ms != group.ttl_ms:
@@ -91,6 +101,8 @@ def tgroup(ctx: Context, args: Args) -> Simple:
         ctx.changed(GROUPTTL, key, name, request.ttl_ms, event=None)
     changed = {rule: value for rule, value in request.rules.items() if value != current[rule]}
     if changed:
+        if "order" in changed:
+            changed["order"] = (*changed["order"], ctx.server.random_number())
         group.set_rules(**changed)
         ctx.keyspace.has_rules = True
         # Entries may be due for readers that wait: the effect wakes them.
@@ -132,6 +144,14 @@ def _take_rule(args: Args, word: bytes) -> tuple[str, Any]:
         return "max_in_flight", args.take_int_between(0, NUMBER_MAX, NOT_INTEGER)
     if word == b"CONSUMERTTL":
         return "consumer_ttl_ms", args.take_int_between(0, NUMBER_MAX, NOT_INTEGER)
+    if word == b"RUN":
+        return "run", args.take_int_between(1, RUN_MAX, BAD_RUN)
+    if word == b"ORDER":
+        kind = args.take().upper()
+        return "order", (kind, args.take() if kind == b"FIELD" else b"")
+    if word == b"WHERE":
+        filter = take_filter(args, 0)
+        return "where", [] if filter is None else filter.words
     count = args.take_int_between(0, DELAYS_MAX, BAD_DELAYS)
     delays = (args.take_int_between(0, DELAY_MAX_MS, BAD_DELAY) for _ in range(count))
     return "backoff_ms", tuple(delays)
@@ -142,7 +162,11 @@ def _skip_option(args: Args) -> bool:
     word = args.take().upper()
     if word not in OPTIONS or not args.remaining:
         raise CommandError(SYNTAX)
+    if word == b"WHERE":
+        return skip_filter(args)
     value = args.take()
+    if word == b"ORDER":
+        return _skip_order(args, value.upper())
     if word != b"BACKOFF":
         return True
     count = parse_integer(value)
@@ -151,6 +175,14 @@ def _skip_option(args: Args) -> bool:
     if args.remaining < count:
         raise CommandError(SYNTAX)
     args.pos += count
+    return True
+
+
+def _skip_order(args: Args, kind: bytes) -> bool:
+    if kind not in ORDERS or (kind == b"FIELD" and not args.remaining):
+        raise CommandError(SYNTAX)
+    if kind == b"FIELD":
+        args.take()
     return True
 
 
@@ -167,10 +199,17 @@ def _take_start(args: Args) -> bytes | tuple[int, int]:
 def _rules_of(group: Group | None) -> dict[str, Any]:
     """The rules of a group by their names in GroupRules."""
     rules = None if group is None else group.rules
-    values = {rule: 0 if rules is None else getattr(rules, rule) for rule in EFFECT_WORDS}
-    backoff_ms = () if group is None else group.backoff_ms
-    dead_letter = b"" if rules is None else rules.dead_letter or b""
-    return {**values, "backoff_ms": backoff_ms, "dead_letter": dead_letter}
+    numbers = EFFECT_WORDS.keys() - {"run"}
+    values = {rule: 0 if rules is None else getattr(rules, rule) for rule in numbers}
+    picking = None if rules is None else rules.picking
+    return {
+        **values,
+        "backoff_ms": () if group is None else group.backoff_ms,
+        "dead_letter": b"" if rules is None else rules.dead_letter or b"",
+        "order": (b"NONE", b"") if picking is None else (picking.order, picking.field),
+        "run": 1 if picking is None else picking.run,
+        "where": [] if picking is None else picking.where,
+    }
 
 
 def _pause_end(pause_ms: int, now_ms: int, current: dict[str, Any]) -> int:
@@ -185,7 +224,8 @@ def _pause_end(pause_ms: int, now_ms: int, current: dict[str, Any]) -> int:
 
 def _check(key: bytes, rules: dict[str, Any]) -> None:
     """Refuse rules that do not fit together."""
-    if not rules["timeout_ms"] and any(rules[rule] for rule in OF_MANAGED_GROUPS):
+    is_ordered = rules["order"][0] != b"NONE"
+    if not rules["timeout_ms"] and (is_ordered or any(rules[rule] for rule in OF_MANAGED_GROUPS)):
         raise CommandError(NEEDS_TIMEOUT)
     if rules["max_deliver"] and not rules["dead_letter"]:
         raise CommandError(NEEDS_DEAD_LETTER)
@@ -193,12 +233,22 @@ def _check(key: bytes, rules: dict[str, Any]) -> None:
         raise CommandError(OWN_DEAD_LETTER)
 
 
+def _check_order(group: Group | None, wanted: object, current: object) -> None:
+    """Refuse another order while entries have keys of the old one."""
+    if wanted is None or wanted == current or group is None:
+        return
+    if group.pending.count or group.parked:
+        raise CommandError(ORDER_IS_USED)
+
+
 def _effect_words(changed: dict[str, Any]) -> list[bytes | int]:
     """Rules as words of the effect."""
     words: list[bytes | int] = []
     for rule, value in changed.items():
-        if rule == "backoff_ms":
-            words += [b"BACKOFF", len(value), *value]
+        if rule == "order":
+            words += [b"ORDER", *value]
+        elif rule in LISTS:
+            words += [LISTS[rule], len(value), *value]
         elif rule == "dead_letter":
             words += [b"DEADLETTER", value]
         else:

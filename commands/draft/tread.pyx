@@ -11,6 +11,9 @@ from millstream.commands.engine.delivery cimport (
     is_long_delivery, no_retry, redeliver_due,
 )
 from millstream.commands.engine.managed_groups cimport deliver_due, set_deadline
+from millstream.commands.engine.picked cimport (
+    deliver_picked as picked_entries, has_parked_to_deliver, is_search_cut, picked_most,
+)
 from millstream.commands.engine.ranges cimport EntryRange, has_gap, make_range
 from millstream.commands.engine.searching cimport FilteredRange, make_filtered
 from millstream.commands.runtime.replies cimport BlockedRead, Raw, make_raw, make_several
@@ -346,16 +349,16 @@ cdef read_group(Context ctx, GroupRead read, bint block, deadline_ms):
         stream.set_ttl(group, read.ttl_ms, ctx.steady_ms)
         ctx.change((GROUPTTL, key, read.group, read.ttl_ms), None, 1)
     reply = read.serve(ctx, stream, group, True)
-    if reply is None and block:
+    read.is_polling = not block and reply is None and ctx.may_block and is_search_cut(group)
+    if reply is None and (block or read.is_polling):
+        read.continue_search(ctx, group)
         read.waiting = True
         read.incarnation = stream.incarnation
         read.hold([group])
         note_used(ctx, key, group)
-        return Wait(read, deadline_ms)
+        return Wait(read, 0 if read.is_polling else deadline_ms)
     note_used(ctx, key, group)
-    if reply is None:
-        return info_reply(ctx, ctx.db.index, key) if read.with_info else []
-    return reply
+    return read.nothing(ctx) if reply is None else reply
 
 
 cdef class GroupRead(GroupsRead):
@@ -370,6 +373,7 @@ cdef class GroupRead(GroupsRead):
     cdef Retry retry
     cdef bint with_info
     cdef bint waiting
+    cdef bint is_polling  # without BLOCK, while the search for entries that match is not complete
     cdef bint key_was_gone
     cdef uint64_t incarnation
 
@@ -410,13 +414,15 @@ cdef class GroupRead(GroupsRead):
             return None
         due = is_due(group.pending.records, ctx.steady_ms, first)
         newer = stream.has_newer(EntryId(group.offset_ms, group.offset_seq))
-        if not due and not newer:
+        if not due and not newer and not has_parked_to_deliver(group):
             return None
         # The effects list each redelivered entry, and again those that no longer exist or expire.
         most = read_effects_most(
             self.key, group, b"", 2 * min(self.limit, group.pending.records.count) if due else 0)
-        if not self.has_room(ctx, most, first):
+        if not self.has_room(ctx, most + picked_most(group), first):
             return None
+        if group.rules is not None and group.rules.picking is not None:
+            return self.deliver_picked(ctx, stream, group, first)
         return self.deliver(ctx, stream, group, first)
 
     cdef deliver(self, Context ctx, Stream stream, Group group, bint first):
@@ -463,6 +469,39 @@ cdef class GroupRead(GroupsRead):
         out.end_array(&head, lead + made)
         return make_raw(out.take())
 
+    cdef deliver_picked(self, Context ctx, Stream stream, Group group, bint first):
+        """`deliver` in a group with a filter or an order. The nil of a gap comes when the offset has
+        passed it."""
+        cdef Output out = Output()
+        cdef Output picked = Output()
+        cdef Terms terms
+        cdef ReplyBudget budget
+        cdef uint64_t lead = self.with_info
+        cdef uint64_t made
+        cdef bint is_passed = group_has_gap(stream, group)
+        cdef ArrayHead head
+        self.set_terms(&terms, group, first)
+        begin_budget(&budget, self.limit)
+        budget.places = places_of(group)
+        if timeout_ms_of(group):
+            made = deliver_due(ctx, self.key, stream, group, &terms, picked, &budget)
+        else:
+            made = redeliver_due(ctx, self.key, stream, group, &terms, self.limit, picked)
+        budget.limit -= made
+        made += picked_entries(ctx, self.key, stream, group, &terms, picked, &budget)
+        is_passed = is_passed and not group_has_gap(stream, group)
+        if made == 0 and not is_passed:
+            return None
+        out.begin_array(&head, 2 + made)
+        if self.with_info:
+            put_info(out, stream, ctx.session.resp)
+        if is_passed:
+            put_nil(out, ctx.session.resp)
+            lead += 1
+        out.put(picked.take())
+        out.end_array(&head, lead + made)
+        return make_raw(out.take())
+
     cdef int set_terms(self, Terms* terms, Group group, bint first) noexcept:
         """Set the terms: entries have no owner, and become pending if they may be delivered again,
         as all may in a managed group."""
@@ -493,11 +532,30 @@ cdef class GroupRead(GroupsRead):
         self.incarnation = stream.incarnation
         self.hold([group])
         reply = self.serve(ctx, stream, group, False)
+        if reply is None:
+            self.continue_search(ctx, group)
+            if self.is_polling and not is_search_cut(group):
+                reply = self.nothing(ctx)
         if reply is not None:
             note_used(ctx, self.key, group)
         else:
             ctx.keyspace.schedule_after(self.db_index, self.key, group, ctx.steady_ms)
         return reply
+
+    @property
+    def kind(self):
+        return (GroupRead, id(self)) if self.is_polling else GroupRead
+
+    cdef nothing(self, Context ctx):
+        """The reply without entries."""
+        return info_reply(ctx, self.db_index, self.key) if self.with_info else []
+
+    cdef int continue_search(self, Context ctx, Group group) except -1:
+        """Continue a search that has not looked at all new entries in a later turn."""
+        if is_search_cut(group):
+            ctx.keyspace.timer_requests.append(
+                (ctx.steady_ms + 1, self.db_index, self.key, self.group))
+        return 0
 
     def join(self, Stream stream not None, Group group not None) -> None:
         self.hold([group])

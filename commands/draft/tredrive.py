@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 from millstream.commands.engine.claiming import no_group
 from millstream.commands.engine.dead_letters import append_words, check_appends, entries_after
 from millstream.commands.engine.lifecycle import change_entries, live_group, note_used
-from millstream.commands.engine.managed_groups import check_managed
+from millstream.commands.engine.managed_groups import check_managed, return_ended
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES
-from millstream.commands.runtime.stream_effects import WAIT, XDEL
+from millstream.commands.runtime.stream_effects import XDEL
 from millstream.commands.table.registry import command
 from millstream.errors import SYNTAX, CommandError
 from millstream.ids import Id, parse
 from millstream.storage.groups.group import Group
-from millstream.storage.groups.managed_entries import give_back
-from millstream.storage.streams.head_eviction import note_pending
 from millstream.storage.streams.stream import Stream
 
 EntryId = tuple[int, int]
@@ -72,7 +70,7 @@ def tredrive(ctx: Context, args: Args) -> list[Id | int | None]:
     if found.words:
         check_appends(ctx, stream, len(found.words))
     _require_room(ctx, key, dead_key, found)
-    _return_entries(ctx, key, stream, group, list(found.sources))
+    return_ended(ctx, key, stream, group, list(found.sources))
     for words in found.words:
         append_words(ctx, key, stream, words)
     taken = found.returned + found.appended
@@ -100,7 +98,8 @@ def _sorted_out(
         if words is None or source is None:
             continue
         if stream.has_entry(*source):
-            if source > offset or group.pending.has(*source) or source in found.sources:
+            is_held = group.pending.has(*source) or group.has_parked(*source)
+            if source > offset or is_held or source in found.sources:
                 continue
             found.returned.append(copy_id)
             found.sources[source] = None
@@ -127,15 +126,3 @@ def _require_room(ctx: Context, key: bytes, dead_key: bytes, found: Redrive) -> 
     words = sum(len(word) + 12 for words in found.words for word in words)
     effects = (3 + len(found.words)) * (EFFECT_BYTES + len(key) + len(dead_key))
     ctx.effects.require_room(effects + ids * ID_WORD_BYTES + words)
-
-
-def _return_entries(
-    ctx: Context, key: bytes, stream: Stream, group: Group, ids: list[EntryId]
-) -> None:
-    """Let entries be due at once, without deliveries."""
-    for entry_id in ids:
-        note_pending(stream, *entry_id)
-        give_back(group.pending, *entry_id, b"0", ctx.steady_ms, 0)
-    if ids:
-        effect = (WAIT, key, group.name, ctx.steady_ms, 0, b"0")
-        change_entries(ctx, effect, ids, None, len(ids))

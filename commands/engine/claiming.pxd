@@ -27,6 +27,7 @@ cdef class Claims:
 
     cdef bint is_too_early(self, const Pending* record, uint64_t now_ms) noexcept
     cdef bint is_refused(self, Group group, const Pending* record) noexcept
+    cdef bint may_take(self, Context ctx, Group group, const Pending* record) except -1
     cdef int take(self, Context ctx, Group group, Consumer consumer, EntryId at_id, Pending* record,
                   PendingAt* at) except -1
     cdef int record(self, Context ctx, bytes key, Group group, Consumer consumer) except -1

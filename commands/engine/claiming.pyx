@@ -16,7 +16,8 @@ from millstream.encoding cimport Output, Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.group cimport Group
-from millstream.storage.groups.managed_entries cimport claim_retry_number
+from millstream.storage.groups.managed_entries cimport claim_retry_number, take_back_later
+from millstream.storage.groups.ordered_pending cimport OrderedPending, may_claim, ordered
 from millstream.storage.groups.pending cimport Pending, PendingAt, is_at_limit, is_dead
 from millstream.storage.streams.stream cimport Stream
 
@@ -81,6 +82,16 @@ cdef class Claims:
         return not self.sets_count and (
             is_at_limit(group.pending.records, record) or is_dead(group.pending.records, record))
 
+    cdef bint may_take(self, Context ctx, Group group, const Pending* record) except -1:
+        """True if a pending entry has been idle for long enough, may be delivered again, and its key
+        allows the claim."""
+        cdef OrderedPending keyed
+        if self.is_too_early(record, ctx.steady_ms) or self.is_refused(group, record):
+            return False
+        keyed = ordered(group.pending)
+        return keyed is None or may_claim(
+            keyed, EntryId(record.ms, record.seq), ctx.steady_ms)
+
     cdef int take(self, Context ctx, Group group, Consumer consumer, EntryId at_id, Pending* record,
                   PendingAt* at) except -1:
         """Give an entry, pending or not (NULL), to the consumer."""
@@ -99,6 +110,7 @@ cdef class Claims:
             group.pending.transfer(
                 at, consumer.index, self.delivery_ms, deliveries, retry_number)
         group.pending.note_again(at_id.ms, at_id.seq, self.delivery_ms, ctx.steady_ms)
+        take_back_later(group.pending, at_id)
         consumer.active_ms = ctx.steady_ms
         return 0
 

@@ -5,7 +5,7 @@ Their words, with operators in upper case, are what a group stores and shows: `E
 
 from __future__ import annotations
 
-from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.arguments import Args, parse_integer
 from millstream.errors import SYNTAX, CommandError
 from millstream.storage.blocks.entry_filter import (
     CONDITIONS_MAX,
@@ -27,6 +27,30 @@ def take_filter(args: Args, least: int = 1) -> EntryFilter | None:
     count = args.take_int_between(least, CONDITIONS_MAX, BAD_COUNT.format(least))
     words = [word for _ in range(count) for word in _take_condition(args)]
     return EntryFilter(words) if words else None
+
+
+def skip_filter(args: Args) -> bool:
+    """Skip what follows the word WHERE; False if one of its numbers is malformed. SYNTAX if words
+    are missing or an operator is unknown."""
+    count = parse_integer(args.take())
+    if count is None or not 0 <= count <= CONDITIONS_MAX:
+        return False
+    for _ in range(count):
+        if args.remaining < 3:
+            raise CommandError(SYNTAX)
+        args.take()
+        operator = args.take().upper()
+        if operator not in OPERANDS:
+            raise CommandError(SYNTAX)
+        operands = OPERANDS[operator]
+        if operands == COUNTED:
+            operands = parse_integer(args.take()) or 0
+            if not 1 <= operands <= IN_VALUES_MAX:
+                return False
+        if args.remaining < operands:
+            raise CommandError(SYNTAX)
+        args.pos += operands
+    return True
 
 
 def _take_condition(args: Args) -> list[bytes]:

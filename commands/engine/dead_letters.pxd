@@ -37,7 +37,8 @@ cdef class DeadLetterWriter:
     cdef Py_ssize_t capacity
 
     cdef int end(self, EntryId at_id, int64_t deliveries, tuple facts) except -1
-    cdef int end_failed(self, EntryId at_id) except -1
+    cdef bint end_failed(self, EntryId at_id) except -1
+    cdef int take_back(self, EntryId at_id) except -1
     cdef int end_due(self) except -1
     cdef int copy_dead(self) except -1
     cdef int finish(self) except -1

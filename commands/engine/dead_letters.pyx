@@ -25,6 +25,9 @@ from millstream.storage.groups.dead_entries cimport dead_facts, first_dead, set_
 from millstream.storage.groups.due_index cimport earliest, expires_ms, fails_ms
 from millstream.storage.groups.group cimport Group, dead_letter_of
 from millstream.storage.groups.managed_entries cimport give_back, keep_dead
+from millstream.storage.groups.ordered_pending cimport (
+    OrderedPending, has_later, is_next, ordered,
+)
 from millstream.storage.groups.pending cimport EXPIRE, Pending, PendingAt, is_at_limit
 from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.log.entry_log cimport Walk
@@ -41,6 +44,8 @@ cdef enum:
     # A copy of a copy, and so on, this number of times: the entry stays dead. This ends cycles.
     HOPS_MAX = 8
     AGAIN_MS = 1000
+    # The most entries of an ordered group that are looked at in a turn.
+    ORDERED_LOOKS_MAX = 4096
     FIELDS = 9
     # Results of a copy besides COPIED: the stream takes none now; this entry can never be copied.
     NOT_NOW = 0
@@ -71,6 +76,8 @@ cpdef int end_due_deliveries(Context ctx, bytes key, Stream stream, Group group)
     ones if it is time to try again: as many as one turn allows."""
     cdef DeadLetterWriter writer = dead_letter_writer(ctx, key, stream, group)
     cdef int64_t most = 4 * EFFECT_BYTES + COPIES_MAX * (EFFECT_BYTES + ID_WORD_BYTES)
+    if ordered(group.pending) is not None:
+        most += COPIES_MAX * (EFFECT_BYTES + ID_WORD_BYTES + len(key) + len(group.name))
     if not ctx.effects.has_room(most):
         return 0
     try:
@@ -111,28 +118,59 @@ cdef class DeadLetterWriter:
 
     cdef int end_due(self) except -1:
         """End the entries whose last delivery has failed, and those that have expired, the earliest
-        first."""
+        first. In an ordered group, an entry may wait for earlier ones of its key."""
+        cdef OrderedPending keyed = ordered(self.group.pending)
+        cdef bint any_wait = False
         cdef uint64_t ms, seq
         for ms, seq in earliest(
-                self.group.pending.records, EXPIRE, self.ctx.steady_ms, COPIES_MAX, None, True):
+                self.group.pending.records, EXPIRE, self.ctx.steady_ms,
+                COPIES_MAX if keyed is None else ORDERED_LOOKS_MAX, None, True):
             if not self.has_budget():
+                any_wait = False  # the next turn continues at once
                 break
-            self.end_failed(EntryId(ms, seq))
+            if not self.end_failed(EntryId(ms, seq)):
+                any_wait = any_wait or self.group.pending.has(ms, seq)
+        if keyed is not None:
+            keyed.keys.ends_wait = any_wait
         return 0
 
-    cdef int end_failed(self, EntryId at_id) except -1:
-        """End a pending entry: for its expiry, or for the failure of its last delivery."""
+    cdef bint end_failed(self, EntryId at_id) except -1:
+        """End a pending entry: for its expiry, or for the failure of its last delivery; then later
+        entries of its key that came with it are taken back. False if it was taken back itself, or must
+        wait for earlier ones."""
         cdef PendingAt at
         cdef Pending* record = find_pending(self.group.pending.records, at_id, &at)
-        cdef Consumer owner = self.group.pending.numbered(record.consumer)
+        cdef OrderedPending keyed = ordered(self.group.pending)
+        cdef Consumer owner
+        cdef int64_t deliveries
         cdef uint64_t failed_ms = NEVER
+        if record == NULL:
+            return False
+        owner = self.group.pending.numbered(record.consumer)
+        deliveries = self.group.pending.deliveries(record)
         if is_at_limit(self.group.pending.records, record):
             failed_ms = fails_ms(self.group.pending.records, record, True)
         reason = FAILED if record.waiting else TIMEOUT
         if expires_ms(self.group.pending.records, record) <= min(failed_ms, self.ctx.steady_ms):
             reason = EXPIRED
-        return self.end(at_id, self.group.pending.deliveries(record),
-                        (reason, b"" if owner is None else owner.name, b""))
+        elif keyed is not None:
+            if not is_next(keyed, at_id):
+                return False
+            self.take_back(at_id)
+        self.end(at_id, deliveries, (reason, b"" if owner is None else owner.name, b""))
+        return True
+
+    cdef int take_back(self, EntryId at_id) except -1:
+        """Take back the later entries of its key that came with an entry whose last delivery has failed.
+        The effect of giving it back does this again."""
+        cdef OrderedPending keyed = ordered(self.group.pending)
+        cdef View view
+        cdef Entry entry
+        if keyed is None or not has_later(keyed, at_id) or not self.stream.find(at_id, &view, &entry):
+            return 0
+        give_back(self.group.pending, at_id.ms, at_id.seq, b"=", self.ctx.steady_ms, 0)
+        return self.ctx.change((WAIT, self.key, self.group.name, self.ctx.steady_ms, 0, b"=",
+                                bytes(make_id(at_id.ms, at_id.seq, False))), None, 0)
 
     cdef int copy_dead(self) except -1:
         """Copy dead entries, the longest dead first."""

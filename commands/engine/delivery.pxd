@@ -62,6 +62,9 @@ cdef int deliver_long(Context ctx, bytes key, Stream stream, Group group, const 
                       EntryRange entries) except -1
 cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Consumer consumer,
                          Output out, ReplyBudget* budget) except? 0xffffffffffffffff
+cdef bint is_broken(Stream stream, Group group) noexcept
+cdef int count_read(Stream stream, Group group, EntryId first, uint64_t given,
+                    bint broken) except -1
 cdef bint is_full(Output out, const ReplyBudget* budget) noexcept
 cdef int put_age(Output out, Py_ssize_t at, int64_t idle_ms, int64_t deliveries) except -1
 cpdef int drop_gone(Context ctx, bytes key, Group group, list gone) except -1

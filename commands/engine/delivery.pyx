@@ -24,7 +24,8 @@ from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport DeliveryOrder, expires_ms, is_due, is_idle
 from millstream.storage.groups.group cimport Group
-from millstream.storage.groups.managed_entries cimport claim_retry_number
+from millstream.storage.groups.managed_entries cimport claim_retry_number, take_back_later
+from millstream.storage.groups.ordered_pending cimport OrderedPending, may_claim, ordered
 from millstream.storage.groups.pending cimport NO_RETRY, Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.log.entry_log cimport Walk
@@ -327,6 +328,7 @@ cdef uint64_t claim_idle(Context ctx, bytes key, Stream stream, Group group, Con
                                    claim_retry_number(group, ctx.steady_ms, ctx.steady_ms))
             group.pending.note_again(
                 shown.items[i].ms, shown.items[i].seq, ctx.steady_ms, ctx.steady_ms)
+            take_back_later(group.pending, shown.items[i])
         consumer.active_ms = ctx.steady_ms
     return shown.count
 
@@ -342,15 +344,18 @@ cdef list idle_entries(Context ctx, Stream stream, Group group, ReplyBudget* bud
     cdef uint64_t wanted = max(min(limit, <uint64_t>CLAIM_MAX), <uint64_t>CLAIM_BATCH)
     cdef uint64_t marked = 0
     cdef list found, there
+    cdef OrderedPending keyed = ordered(group.pending)
     while True:
         found = group.pending.idle_ids(ctx.steady_ms, budget.min_idle_ms, wanted)
         there = []
         for ms, seq in found:
             if stream.find(EntryId(ms, seq), &view, &entry):
-                there.append((ms, seq))
+                if keyed is None or may_claim(keyed, EntryId(ms, seq), ctx.steady_ms):
+                    there.append((ms, seq))
             else:
                 group.pending.mark_gone(ms, seq)
-        marked += len(found) - len(there)
+        if keyed is None:
+            marked += len(found) - len(there)
         if <uint64_t>len(there) >= limit or <uint64_t>len(found) < wanted or marked > GONE_MAX:
             break
         wanted *= 2

@@ -380,6 +380,8 @@ def group_figures(Group group not None, Stream stream not None, StreamEnds ends 
     offset.seq = group.offset_seq
     if not ends.find_lag(offset, group.entries_read, &lag):
         lag = UNKNOWN
+    else:
+        lag += group.parked
     if group.pending.records.count:
         record = first_pending(group.pending.records, EntryId(0, 0), &at)
     if record != NULL:
@@ -671,5 +673,5 @@ cdef int put_progress(Output out, int resp, StreamEnds ends, const GroupRow* row
         put_signed(out, row.entries_read)
     out.put(b"$3\r\nlag\r\n")
     if ends.find_lag(row.offset, row.entries_read, &lag):
-        return put_signed(out, lag)
+        return put_signed(out, lag + <int64_t>row.parked)
     return put_nil(out, resp)

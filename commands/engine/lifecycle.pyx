@@ -16,7 +16,9 @@ from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport (
     ABORT_CODE, EFFECT_BYTES, ID_WORD_BYTES, LEASE_CODE, Effects,
 )
-from millstream.commands.runtime.stream_effects cimport ids_of, record_ack, record_seen
+from millstream.commands.runtime.stream_effects cimport (
+    ids_of, record_ack, record_passed, record_seen,
+)
 from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport exact_min, has_expired, is_idle
@@ -201,7 +203,18 @@ cdef int keep_rules(Context ctx, bytes key, Group group) except -1:
         ctx.db.mark_ready(key)
     if rules.consumer_ttl_ms and rules.consumer_check_ms <= ctx.steady_ms:
         remove_idle_consumers(ctx, key, group)
+    if rules.picking is not None:
+        if rules.picking.is_cut:
+            ctx.db.mark_ready(key)  # a read that waits continues
+        if rules.picking.unrecorded:
+            record_pass(ctx, key, group)
     return 0
+
+
+cdef int record_pass(Context ctx, bytes key, Group group) except -1:
+    """Record that a group has passed over entries."""
+    record_passed(ctx.effects, ctx.db.index, key, group, ctx.steady_ms)
+    return ctx.count_change(None, None, 1)
 
 
 cpdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept:

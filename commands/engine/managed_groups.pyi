@@ -33,6 +33,9 @@ class GiveBack:
         ids: Sequence[Id],
     ) -> list[int]: ...
 
+def return_ended(
+    ctx: Context, key: bytes, stream: Stream, group: Group, ids: Sequence[Id]
+) -> None: ...
 def held_ids(group: Group, holder: bytes) -> list[Id]: ...
 def extend_held(
     ctx: Context, key: bytes, group: Group, holder: bytes, span_ms: int, ids: Sequence[Id]

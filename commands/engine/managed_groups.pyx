@@ -14,19 +14,23 @@ from millstream.commands.engine.group_replies cimport idle_of
 from millstream.commands.engine.lifecycle cimport note_acked, note_freed
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
-from millstream.commands.runtime.stream_effects cimport Ids, Terms, record_take
+from millstream.commands.runtime.stream_effects cimport Ids, Terms, note_key, record_take
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport expires_ms, is_due
-from millstream.storage.groups.group cimport Group, dead_letter_of, delay_after, timeout_ms_of
+from millstream.storage.groups.group cimport (
+    Group, dead_letter_of, delay_after, keys_of, timeout_ms_of,
+)
 from millstream.storage.groups.managed_entries cimport (
     extend, give_back, held_by, ids_held_by, rounded_up, take_again,
 )
+from millstream.storage.groups.ordered_pending cimport OrderedPending, is_next, ordered
 from millstream.storage.groups.pending cimport UNOWNED, Pending, PendingAt, is_at_limit
 from millstream.storage.groups.pending_chunks cimport find_pending
+from millstream.storage.streams.head_eviction cimport note_pending
 from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.engine.dead_letters import FAILED, FATAL
@@ -114,6 +118,9 @@ cdef class DueDelivery:
                    bint with_waiting) except -1:
         """Encode entries as long as there are places, or those that readers hold, from the next one
         on. They stay due until the end, so each batch begins with the earlier ones."""
+        cdef OrderedPending keyed = ordered(self.group.pending)
+        cdef PendingAt at
+        cdef const Pending* record
         cdef uint64_t ms, seq
         cdef Py_ssize_t looked_at = 0 if with_waiting else self.held
         cdef uint64_t batch = min(self.limit, <uint64_t>BATCH) + looked_at
@@ -125,6 +132,11 @@ cdef class DueDelivery:
                 if self.elements == self.limit or is_full(self.out, budget) or (
                         with_waiting and budget.places == 0):
                     return 0
+                if budget.places != NO_LIMIT:
+                    record = find_pending(self.group.pending.records, EntryId(ms, seq), &at)
+                    self.held += with_waiting and not record.waiting
+                if keyed is not None and not is_next(keyed, EntryId(ms, seq)):
+                    continue
                 self.put(ctx, terms, EntryId(ms, seq), budget)
             if <uint64_t>len(due) < batch:
                 break
@@ -145,7 +157,6 @@ cdef class DueDelivery:
         cdef bint exists = self.stream.find(at_id, &view, &entry)
         if budget.places != NO_LIMIT or group.pending.records.limit:
             record = find_pending(group.pending.records, at_id, &at)
-            self.held += not record.waiting
             if is_at_limit(group.pending.records, record):
                 self.ended.append((at_id.ms, at_id.seq))
                 return 0
@@ -189,6 +200,8 @@ cdef class DueDelivery:
             note_acked(ctx, key, group.name, left, 0)
         for ms, seq in left:
             group.pending.acknowledge(ms, seq)
+        if left:
+            note_freed(ctx, key, group)
         return 0
 
     cdef int take(self, Context ctx, const Terms* terms) except -1:
@@ -276,13 +289,21 @@ cdef class GiveBack:
         cdef uint64_t ms, seq
         cdef int64_t number = number_of(group, holder)
         cdef list codes = []
+        cdef set taken_back = set()
         self.begin(ctx, key, stream, group, ids)
+        if number >= 0 and keys_of(group) is not None:
+            # With an entry, those of its key that came with it are given back.
+            for ms, seq in ids:
+                if held_by(group.pending, EntryId(ms, seq), <uint32_t>number, &at) != NULL:
+                    taken_back.add((ms, seq))
         try:
             for ms, seq in ids:
                 record = NULL if number < 0 else held_by(
                     group.pending, EntryId(ms, seq), <uint32_t>number, &at)
                 if record == NULL:
-                    codes.append(NOT_HELD)
+                    codes.append(DONE if (ms, seq) in taken_back and keys_of(group).has(
+                        EntryId(ms, seq), True) else NOT_HELD)
+                    taken_back.discard((ms, seq))
                     continue
                 codes.append(self.take(
                     ctx, group, ms, seq, group.pending.deliveries(record), holder))
@@ -294,8 +315,8 @@ cdef class GiveBack:
         """Prepare for entries that end."""
         if self.mode == b"FATAL" or self.mode == b"FAIL" and group.pending.records.limit:
             self.writer = dead_letter_writer(ctx, key, stream, group)
-            ctx.effects.require(<int64_t>len(ids) * (EFFECT_BYTES + 2 * ID_WORD_BYTES + len(key)
-                                                     + len(group.name) + len(self.text)))
+            ctx.effects.require(<int64_t>len(ids) * 2 * (EFFECT_BYTES + 2 * ID_WORD_BYTES + len(key)
+                                                         + len(group.name) + len(self.text)))
         return 0
 
     cdef int take(self, Context ctx, Group group, uint64_t ms, uint64_t seq, int64_t deliveries,
@@ -311,6 +332,9 @@ cdef class GiveBack:
         elif self.mode == b"FATAL":
             return self.writer.end(EntryId(ms, seq), deliveries, (FATAL, holder, self.text))
         elif self.writer is not None and deliveries >= <int64_t>group.pending.records.limit:
+            if keys_of(group) is not None:
+                self.flush(ctx, self.writer.key, group)  # in the order in which entries were taken back
+                self.writer.take_back(EntryId(ms, seq))
             return self.writer.end(EntryId(ms, seq), deliveries, (FAILED, holder, self.text))
         if self.delay_ms is not None:
             delay_ms = self.delay_ms
@@ -325,7 +349,13 @@ cdef class GiveBack:
         if self.writer is not None:
             self.writer.finish()
             note_freed(ctx, key, group)
-        for (delay_ms, word), ids in self.done.items():
+        return self.flush(ctx, key, group)
+
+    cdef int flush(self, Context ctx, bytes key, Group group) except -1:
+        """Record what was given back."""
+        cdef dict done = self.done
+        self.done = {}
+        for (delay_ms, word), ids in done.items():
             change_entries(
                 ctx, (WAIT, key, group.name, ctx.steady_ms, delay_ms, word), ids, None, len(ids))
         return 0
@@ -344,6 +374,18 @@ def held_ids(Group group not None, bytes holder not None) -> list:
     """The IDs of all entries that a consumer holds."""
     cdef int64_t number = number_of(group, holder)
     return [] if number < 0 else ids_held_by(group.pending, <uint32_t>number)
+
+
+def return_ended(Context ctx not None, bytes key not None, Stream stream not None,
+                 Group group not None, list ids not None) -> None:
+    """Let entries that are not pending be due at once, without deliveries."""
+    cdef uint64_t ms, seq
+    for ms, seq in ids:
+        note_key(stream, group, EntryId(ms, seq))
+        give_back(group.pending, ms, seq, b"0", ctx.steady_ms, 0)
+        note_pending(stream, ms, seq)
+    if ids:
+        change_entries(ctx, (WAIT, key, group.name, ctx.steady_ms, 0, b"0"), ids, None, len(ids))
 
 
 # ---------------------------------------------------------------- deadlines

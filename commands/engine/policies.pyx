@@ -15,11 +15,15 @@ from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
 
 from millstream.commands.engine.evicting cimport evict_to
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.runtime.stream_effects cimport record_evict_all, record_eviction
+from millstream.commands.runtime.stream_effects cimport (
+    record_evict_all, record_eviction, record_passed,
+)
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport make_id
 from millstream.storage.blocks.layout cimport View
 from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
+from millstream.storage.groups.group cimport Group, picking_of
+from millstream.storage.groups.picking cimport Picking
 from millstream.storage.keyspace.keyspace_core cimport AT_ONCE, DatabaseCore as Database
 from millstream.storage.log.trimming cimport delete_between, delete_ids
 from millstream.storage.streams.head_eviction cimport (
@@ -30,6 +34,7 @@ from millstream.storage.streams.retention cimport (
 )
 from millstream.storage.streams.settled cimport find_first_held, settled_runs
 from millstream.storage.streams.stream cimport EVICT_DONE, RetentionPolicy, Stream
+from millstream.storage.streams.stream_groups cimport all_groups
 
 from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES
 from millstream.commands.runtime.stream_effects import XDEL, XDELRANGE
@@ -164,6 +169,7 @@ cdef int take_held(Context ctx, bytes key, Stream stream, const TrimPoint* cut) 
     cdef uint64_t evicted
     cdef uint64_t lost
     holder = oldest_held_entry(stream)
+    record_passes(ctx, key, stream)
     if cut.all:
         evicted = evict_every(stream)
         record_evict_all(ctx.effects, ctx.db.index, key)
@@ -193,12 +199,26 @@ cdef int evict_free(Context ctx, bytes key, Stream stream, const EntryId* first)
     if not stream.first_entry(&oldest) or first != NULL and not id_less(
             oldest.ms, oldest.seq, first.ms, first.seq):
         return 0
+    record_passes(ctx, key, stream)
     evicted = evict_settled(stream, first)
     if first == NULL:
         record_evict_all(ctx.effects, ctx.db.index, key)
     else:
         record_eviction(ctx.effects, ctx.db.index, key, first[0])
     return ctx.count_change(key, b"xtrim", evicted)
+
+
+cdef int record_passes(Context ctx, bytes key, Stream stream) except -1:
+    """Record how far groups with a filter have come: where this is replayed, they must not miss the entries
+    that are evicted after it."""
+    cdef Group group
+    cdef Picking picking
+    for group in all_groups(stream.group_set):
+        picking = picking_of(group)
+        if picking is not None and picking.unrecorded:
+            record_passed(ctx.effects, ctx.db.index, key, group, ctx.steady_ms)
+            ctx.count_change(None, None, 1)
+    return 0
 
 
 cdef bint reaches_past(Stream stream, EntryId held, uint64_t now_ms) except -1:

@@ -44,6 +44,7 @@ CODES = {
     b"DEAD": 55, b"COPIED": 56,
     b"SCHEDULE": SCHEDULE_CODE, b"UNSCHEDULE": UNSCHEDULE_CODE, b"FIRE": FIRE_CODE,
     b"XDELRANGE": 60,
+    b"PICK": 62,
 }
 cdef list NAMES = [None] * 128
 for _name, _code in CODES.items():
@@ -473,7 +474,7 @@ def apply_effects(Keyspace keyspace not None, bytes payload not None) -> int:
 
 # Effects without which entries are delivered again after a crash, and none is lost.
 GROUP_EFFECTS = frozenset(
-    (b"ACK", b"CLAIM", b"CONSUMER", b"DEADLINE", b"DELIVER", b"REDELIVER", b"RELEASE", b"SEEN",
+    (b"ACK", b"CLAIM", b"CONSUMER", b"DEADLINE", b"DELIVER", b"PICK", b"REDELIVER", b"RELEASE", b"SEEN",
      b"TAKE", b"WAIT"))
 
 

@@ -37,6 +37,14 @@ cdef struct Terms:
     bint dotted
 
 
+# What a group with a filter or an order has delivered and parked.
+cdef struct Picked:
+    const EntryId* delivered
+    size_t delivered_count
+    const EntryId* parked
+    size_t parked_count
+
+
 cdef class Ids:
     cdef EntryId* items
     cdef size_t count
@@ -71,6 +79,10 @@ cdef int record_redelivery(Effects effects, int db, bytes key, Group group, cons
                            Ids ids, uint64_t now_ms) except -1
 cdef int record_take(Effects effects, int db, bytes key, Group group, const Terms* terms, Ids ids,
                      uint64_t now_ms) except -1
+cdef int note_key(Stream stream, Group group, EntryId at) except -1
+cdef int record_pick(Effects effects, int db, bytes key, Group group, const Terms* terms,
+                     const Picked* picked, uint64_t now_ms) except -1
+cdef int record_passed(Effects effects, int db, bytes key, Group group, uint64_t now_ms) except -1
 cdef int record_claim(Effects effects, int db, bytes key, Group group, Consumer consumer,
                       const ClaimTerms* terms, Ids ids) except -1
 cdef int record_ack(Effects effects, int db, bytes key, bytes group, Ids ids) except -1

@@ -18,17 +18,20 @@ from millstream.commands.runtime.effects cimport (
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport make_id, parse_id, parse_u64
-from millstream.storage.blocks.layout cimport read_varint
+from millstream.storage.blocks.layout cimport Entry, View, read_varint
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.group cimport Group, dead_letter_of
+from millstream.storage.groups.group cimport Group, dead_letter_of, keys_of, picking_of
+from millstream.storage.groups.key_order cimport KeyOrder
 from millstream.storage.groups.managed_entries cimport (
-    claim_retry_number, extend, give_back, keep_dead, take_again,
+    claim_retry_number, extend, give_back, keep_dead, take_again, take_back_later,
 )
 from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.log.trimming cimport delete_between
 from millstream.storage.reservations.held cimport Held, handed_out
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database, KeyspaceCore as Keyspace
-from millstream.storage.groups.pending cimport NO_RETRY, UNOWNED
+from millstream.storage.groups.pending cimport NO_RETRY, UNOWNED, Pending, PendingAt
+from millstream.storage.groups.pending_chunks cimport find_pending
+from millstream.storage.groups.picking cimport Picking
 from millstream.storage.streams.head_eviction cimport note_pending
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
@@ -429,6 +432,7 @@ RULE_NUMBERS = {
     b"MAXINFLIGHT": "max_in_flight",
     b"CONSUMERTTL": "consumer_ttl_ms",
     b"PAUSED": "paused_until_ms",
+    b"RUN": "run",
 }
 
 
@@ -442,8 +446,8 @@ def apply_group_rules(Keyspace keyspace not None, int db, list words not None) -
 
 
 cdef dict rules_in(list words):
-    """The rules in the words of GROUPRULES, by their names in GroupRules. BACKOFF is followed by the
-    number of its delays, and the delays."""
+    """The rules in the words of GROUPRULES, by their names in GroupRules. BACKOFF and WHERE are followed
+    by the number of their words. ORDER is followed by its kind, the field, and a seed for hashes."""
     cdef dict found = {}
     rest = iter(words)
     try:
@@ -452,6 +456,10 @@ cdef dict rules_in(list words):
                 found["backoff_ms"] = tuple([int(next(rest)) for _ in range(int(next(rest)))])
             elif word == b"DEADLETTER":
                 found["dead_letter"] = next(rest)
+            elif word == b"WHERE":
+                found["where"] = [next(rest) for _ in range(int(next(rest)))]
+            elif word == b"ORDER":
+                found["order"] = next(rest), next(rest), int(next(rest))
             elif word in RULE_NUMBERS:
                 found[RULE_NUMBERS[word]] = int(next(rest))
             else:
@@ -624,12 +632,21 @@ cdef int record_redelivery(Effects effects, int db, bytes key, Group group, cons
 def apply_redeliver(Keyspace keyspace not None, int db, list words not None) -> None:
     """REDELIVER key group ms retry-ms expire-ms id [id ...]: pending entries delivered again;
     retry-ms `-` keeps each entry's own pair."""
-    group = named_group(keyspace, db, words)
-    now_ms = int(words[2])
+    cdef Group group = named_group(keyspace, db, words)
+    cdef uint64_t now_ms = int(words[2])
+    cdef bint has_retry = words[3] != b"-"
+    cdef uint32_t retry_number = NO_RETRY
+    cdef Pending* record
+    cdef PendingAt at
+    cdef uint64_t ms, seq
     keyspace.note_steady(now_ms)
-    retry = None if words[3] == b"-" else (int(words[3]), int(words[4]))
     for word in words[5:]:
-        group.pending.redeliver_id(*id_of(word), now_ms, retry)
+        ms, seq = id_of(word)
+        if has_retry:
+            retry_number = group.pending.retry_number(int(words[3]), int(words[4]))
+        record = find_pending(group.pending.records, EntryId(ms, seq), &at)
+        if record != NULL:
+            group.pending.redeliver(record, &at, now_ms, retry_number, has_retry)
     keyspace.schedule(db, words[0], group)
 
 
@@ -680,6 +697,7 @@ def apply_wait(Keyspace keyspace not None, int db, list words not None) -> None:
     keyspace.note_steady(int(words[2]))
     for word in words[5:]:
         ms, seq = id_of(word)
+        note_key(stream, group, EntryId(ms, seq))
         give_back(group.pending, ms, seq, words[4], int(words[2]), int(words[3]))
         note_pending(stream, ms, seq)
     keyspace.schedule(db, words[0], group)
@@ -721,6 +739,106 @@ def apply_copied(Keyspace keyspace not None, int db, list words not None) -> Non
     named_group(keyspace, db, words).count_dead_letters(words[2], int(words[3]))
 
 
+cdef int record_pick(Effects effects, int db, bytes key, Group group, const Terms* terms,
+                     const Picked* picked, uint64_t now_ms) except -1:
+    """PICK, after the delivery; terms NULL: a pass."""
+    cdef Consumer owner = None if terms == NULL else group.pending.numbered(terms.owner)
+    cdef list words = [PICK, key, group.name, b"" if owner is None else owner.name,
+                       bytes(make_id(group.offset_ms, group.offset_seq, False)), now_ms,
+                       b"%d" % group.entries_read]
+    cdef size_t i
+    if not effects.enabled:
+        return 0
+    if terms == NULL or not terms.has_retry:
+        words += [b"-", b"-"]
+    else:
+        words += [terms.retry_ms, terms.expire_ms]
+    words.append(picked.delivered_count)
+    for i in range(picked.delivered_count):
+        words.append(bytes(make_id(picked.delivered[i].ms, picked.delivered[i].seq, False)))
+    for i in range(picked.parked_count):
+        words.append(bytes(make_id(picked.parked[i].ms, picked.parked[i].seq, False)))
+    return effects.put_effect(db, tuple(words))
+
+
+cdef int record_passed(Effects effects, int db, bytes key, Group group, uint64_t now_ms) except -1:
+    """PICK for a group with a filter or an order that has passed over entries."""
+    cdef Picked nothing = Picked(NULL, 0, NULL, 0)
+    cdef Picking picking = picking_of(group)
+    record_pick(effects, db, key, group, NULL, &nothing, now_ms)
+    picking.unrecorded = 0
+    picking.recorded_ms = now_ms
+    return 0
+
+
+PICK = b"PICK"
+
+@effect(PICK)
+def apply_pick(Keyspace keyspace not None, int db, list words not None) -> None:
+    """PICK key group consumer to ms entries-read retry-ms expire-ms n id [id ...]: a group with a filter
+    or an order has delivered the first n of these entries, and parked the others. It has passed over all
+    others up to `to`."""
+    stream = stream_at(keyspace, db, words[0])
+    group = named_group(keyspace, db, words)
+    cdef Consumer consumer = named_consumer(group, words[2]) if words[2] else None
+    cdef uint64_t now_ms = int(words[4])
+    cdef uint32_t retry_number = NO_RETRY
+    cdef Py_ssize_t delivered = int(words[8])
+    cdef Py_ssize_t i
+    keyspace.note_steady(now_ms)
+    if words[6] != b"-":
+        retry_number = group.pending.retry_number(int(words[6]), int(words[7]))
+    if consumer is not None:
+        consumer.seen_ms = now_ms
+        if delivered:
+            consumer.active_ms = now_ms
+    for i in range(9, len(words)):
+        ms, seq = id_of(words[i])
+        if i < 9 + delivered:
+            note_key(stream, group, EntryId(ms, seq))
+            group.pending.deliver(ms, seq, now_ms, UNOWNED if consumer is None else consumer.index, retry_number)
+        else:
+            park_again(stream, group, EntryId(ms, seq))
+    ms, seq = id_of(words[3])
+    (<Stream>stream).set_offset(group, EntryId(ms, seq))
+    (<Group>group).entries_read = int(words[5])
+    keyspace.schedule(db, words[0], group)
+
+
+cdef bint key_in(Stream stream, Group group, EntryId at, uint64_t* hash) except -1:
+    """Get the hash of the key of an entry; False if the entry is gone or is not ordered."""
+    cdef Picking picking = picking_of(group)
+    cdef View view
+    cdef Entry entry
+    if picking is None or picking.keys is None or not stream.find(at, &view, &entry):
+        return False
+    if picking.reader is not None:
+        picking.reader.begin()
+    return picking.has_key(&view, &entry, hash)
+
+
+cdef int note_key(Stream stream, Group group, EntryId at) except -1:
+    """Note the key of an entry of an ordered group that becomes pending, unless it has one already."""
+    cdef KeyOrder keys = keys_of(group)
+    cdef uint64_t hash
+    if keys is None or keys.has(at, False) or keys.take_parked(at):
+        return 0
+    return keys.begin(at, hash) if key_in(stream, group, at, &hash) else 0
+
+
+cdef int park_again(Stream stream, Group group, EntryId at) except -1:
+    cdef uint64_t hash
+    if not key_in(stream, group, at, &hash):
+        raise ValueError(f"{at.ms}-{at.seq} is parked, and it has no key")
+    return keys_of(group).park(at, hash)
+
+
+cdef bint forget_parked(Group group, EntryId at) except -1:
+    """Forget a parked entry; False if it is not parked."""
+    cdef KeyOrder keys = keys_of(group)
+    return keys is not None and keys.forget(at)
+
+
 cdef int record_claim(Effects effects, int db, bytes key, Group group, Consumer consumer,
                       const ClaimTerms* terms, Ids ids) except -1:
     """CLAIM key group consumer ms delivery-ms deliveries id [id ...]."""
@@ -747,11 +865,14 @@ def apply_claim(Keyspace keyspace not None, int db, list words not None) -> None
     consumer = named_consumer(group, words[2])
     keyspace.note_steady(int(words[3]))
     consumer.seen_ms = consumer.active_ms = int(words[3])
+    stream = stream_at(keyspace, db, words[0])
     retry_number = claim_retry_number(group, int(words[3]), int(words[4]))
     for word in words[6:]:
         ms, seq = id_of(word)
+        note_key(stream, group, EntryId(ms, seq))
         group.pending.claim(ms, seq, consumer, int(words[4]), words[5], retry_number)
         note_pending(stream, ms, seq)
+        take_back_later(group.pending, EntryId(ms, seq))
     if retry_number != NO_RETRY:
         keyspace.schedule(db, words[0], group)
 
@@ -785,7 +906,7 @@ cdef int record_ack(Effects effects, int db, bytes key, bytes group, Ids ids) ex
 
 cdef int apply_ack(Keyspace keyspace, int db, Args args) except -1:
     """ACK key group id [id ...]: remove pending entries (acknowledged, expired, or no longer in the
-    stream)."""
+    stream), and parked ones that were settled or are no longer in the stream."""
     cdef EntryId entry_id
     cdef Group group
     cdef Py_ssize_t place
@@ -794,7 +915,8 @@ cdef int apply_ack(Keyspace keyspace, int db, Args args) except -1:
     group = group_of(stream_of(keyspace, db, args), args)
     for place in range(3, args.count):
         id_at(args, place, &entry_id)
-        group.pending.acknowledge(entry_id.ms, entry_id.seq)
+        if not group.pending.acknowledge(entry_id.ms, entry_id.seq) and group.rules is not None:
+            forget_parked(group, entry_id)
     return 0
 
 

@@ -24,7 +24,7 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport make_id
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, keys_of
 from millstream.storage.groups.pending cimport Pending, PendingAt, is_at_limit
 from millstream.storage.groups.pending_chunks cimport first_pending, next_pending
 from millstream.storage.log.entry_log cimport Walk
@@ -178,11 +178,13 @@ cdef int run(Context ctx, Target target, Consumer consumer, Claims claims, Entry
         elif not finder.find(at_id):
             claims.gone.append((at_id.ms, at_id.seq))
             scan.most -= 1
-        elif not claims.is_too_early(record, ctx.steady_ms):
+        elif claims.may_take(ctx, group, record):
             if entries is not None and entries.size < SMALL_BYTES:
                 encode_entry(entries, &finder.walk.view, &finder.walk.cursor.entry, &id_text)
             claims.take(ctx, group, consumer, at_id, record, &at)
             scan.most -= 1
+            if keys_of(group) is not None:  # entries of the key may have been taken back
+                first_pending(group.pending.records, at_id, &at)
         record = next_pending(group.pending.records, &at)
     return 0
 

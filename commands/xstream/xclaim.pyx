@@ -12,19 +12,19 @@ from millstream.commands.engine.claiming cimport (
     SMALL_BYTES, Claims, Target, claimed_later, encoded_ids, take_target,
 )
 from millstream.commands.engine.lifecycle cimport (
-    checked_consumer_name, note_used, requesting_consumer,
+    checked_consumer_name, note_used, record_pass, requesting_consumer,
 )
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport make_raw
-from millstream.commands.runtime.stream_effects cimport Ids
+from millstream.commands.runtime.stream_effects cimport Ids, note_key
 from millstream.encoding cimport ArrayHead, Output, Slice
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport make_id, parse_id
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, keys_of, picking_of
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.streams.head_eviction cimport note_pending
@@ -69,6 +69,8 @@ def xclaim(Context ctx not None, Args args not None):
     cdef Options options
     take_options(ctx, args, &options)
     checked_consumer_name(name)
+    if keys_of(target.group) is not None:
+        options.force = False  # an entry that is not pending waits for its key
     if options.has_last_id and id_less(
             target.group.offset_ms, target.group.offset_seq, options.last_id.ms,
             options.last_id.seq):
@@ -145,6 +147,8 @@ cdef int move_offset(Context ctx, Target target, EntryId last_id) except -1:
     """LASTID: the group continues after this ID; its number of entries read does not change."""
     cdef Group group = target.group
     target.stream.set_offset(group, last_id)
+    if picking_of(group) is not None:  # parked entries stay
+        return record_pass(ctx, target.key, group)
     last = bytes(make_id(last_id.ms, last_id.seq, False))
     return ctx.change(
         (GROUPSETID, target.key, group.name, last, b"%d" % group.entries_read), None, 1)
@@ -175,10 +179,10 @@ cdef claim_ids(Context ctx, Target target, Consumer consumer, Claims claims, Ids
         if not stream.find(at_id, &view, &entry):
             if record != NULL:
                 claims.gone.append((at_id.ms, at_id.seq))
-        elif record == NULL or not (claims.is_too_early(record, ctx.steady_ms)
-                                    or claims.is_refused(group, record)):
+        elif record == NULL or claims.may_take(ctx, group, record):
             if not options.just_id and out.size < SMALL_BYTES:
                 encode_entry(out, &view, &entry, &id_text)
+            note_key(stream, group, at_id)
             claims.take(ctx, group, consumer, at_id, record, &at)
             note_pending(stream, at_id.ms, at_id.seq)
     if options.just_id:

@@ -50,6 +50,7 @@ def xnack(ctx: Context, args: Args) -> int:
         raise CommandError(NEEDS_IDS)
     ids = args.ids_at(first, given)
     if group.timeout_ms:
+        force = force and not group.is_ordered  # an entry that is not pending waits for its key
         new = {entry_id for entry_id in ids if force and stream.has_entry(*entry_id)}
         for entry_id in new:
             note_pending(stream, *entry_id)

@@ -17,6 +17,9 @@ from millstream.commands.engine.delivery cimport (
     deliver_new, is_full, is_long_delivery, no_retry,
 )
 from millstream.commands.engine.managed_groups cimport GONE_MAX, deliver_due, set_deadline
+from millstream.commands.engine.picked cimport (
+    deliver_picked, has_parked_to_deliver, is_search_cut, picked_most,
+)
 from millstream.commands.engine.ranges cimport EntryRange, make_range
 from millstream.commands.engine.searching cimport put_key
 from millstream.commands.engine.waiting cimport GroupsRead
@@ -150,8 +153,11 @@ cdef first_read(Context ctx, Args args, ConsumerRead read, Py_ssize_t count, bin
         read.keys.append((read.db_index, key))
     ctx.count_hits(count)  # Redis looks up each stream again to read it
     reply = read.serve(ctx, opened, after, True)
+    read.is_polling = not block and reply is None and ctx.may_block and read.is_cut(opened)
+    block = block or read.is_polling
     if reply is None and block:
         read.hold([group for _, group in opened])
+        read.continue_search(ctx, opened)
     read.note_use(ctx, opened)
     if reply is not None:
         return reply
@@ -190,6 +196,8 @@ cdef class ConsumerRead(GroupsRead):
     cdef bint keep
     cdef bint is_first
     cdef bint will_retry
+    # Without BLOCK, while the search for entries that match is not complete.
+    cdef bint is_polling
     cdef Output out
     cdef list parts
     cdef ArrayHead head
@@ -200,6 +208,8 @@ cdef class ConsumerRead(GroupsRead):
 
     @property
     def kind(self):
+        if self.is_polling:
+            return ConsumerRead, id(self)
         return ConsumerRead if self.claim_idle_ms == NO_CLAIM else (
             ConsumerRead, self.claim_idle_ms)
 
@@ -299,6 +309,7 @@ cdef class ConsumerRead(GroupsRead):
                           2 * group.pending.records.count)
             elif self.claim_idle_ms != NO_CLAIM:
                 ids = min(self.limits.entries, group.pending.records.count)
+            most += picked_most(group)
             most += read_effects_most((<tuple>self.keys[i])[1], group, self.consumer, ids)
         return most
 
@@ -309,7 +320,7 @@ cdef class ConsumerRead(GroupsRead):
             return False
         if stream.has_newer(EntryId(group.offset_ms, group.offset_seq)):
             return True
-        if self.is_due_in(ctx, group):
+        if self.is_due_in(ctx, group) or has_parked_to_deliver(group):
             return True
         return self.claim_idle_ms != NO_CLAIM and is_idle(
             group.pending.records, ctx.steady_ms, self.claim_idle_ms)
@@ -405,7 +416,10 @@ cdef class ConsumerRead(GroupsRead):
             self.budget.places = places_of(group)
             again = deliver_due(ctx, key, stream, group, &terms, self.out, &self.budget)
             self.budget.limit = min(self.budget.limit - again, self.budget.places)
-        given = deliver_new(ctx, key, stream, group, &terms, self.out, &self.budget)
+        if group.rules is not None and group.rules.picking is not None:
+            given = deliver_picked(ctx, key, stream, group, &terms, self.out, &self.budget)
+        else:
+            given = deliver_new(ctx, key, stream, group, &terms, self.out, &self.budget)
         if (again or given) and self.keep:
             consumer.active_ms = ctx.steady_ms
         return claimed + again + given
@@ -478,6 +492,8 @@ cdef class ConsumerRead(GroupsRead):
             self.put_later(entries_by_id(stream, ids))
             return True
         self.budget.places = places_of(group)
+        if group.rules is not None and group.rules.picking is not None:
+            return False
         if self.claim_idle_ms != NO_CLAIM or not is_long_delivery(
                 stream, group, min(limit, self.budget.places)):
             return False
@@ -524,6 +540,10 @@ cdef class ConsumerRead(GroupsRead):
         self.hold([group for _, group in opened])
         self.will_retry = False
         reply = self.serve(ctx, opened, [None] * len(opened), False)
+        if reply is None:
+            self.continue_search(ctx, opened)
+            if self.is_polling and not self.is_cut(opened):
+                return NULL_ARRAY
         if reply is not None:
             self.note_use(ctx, opened)
         elif self.claim_idle_ms != NO_CLAIM or self.waits_on_managed():
@@ -534,6 +554,21 @@ cdef class ConsumerRead(GroupsRead):
                     ctx.keyspace.timer_requests.append(
                         (ctx.steady_ms + 1, self.db_index, key, self.group))
         return reply
+
+    cdef bint is_cut(self, list opened) except -1:
+        """True if the search for entries that match has not looked at all new ones."""
+        for _, group in opened:
+            if is_search_cut(group):
+                return True
+        return False
+
+    cdef int continue_search(self, Context ctx, list opened) except -1:
+        """Continue such searches in a later turn."""
+        for (_, key), (_, group) in zip(self.keys, opened):
+            if is_search_cut(group):
+                ctx.keyspace.timer_requests.append(
+                    (ctx.steady_ms + 1, self.db_index, key, self.group))
+        return 0
 
     cdef bint waits_on_managed(self) except -1:
         """True if one of its groups is managed: a timer brings due entries."""

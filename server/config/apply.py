@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.server.config.kinds import UINT32_MAX
 from millstream.server.monitor import log
+from millstream.storage.groups.picking import set_parked_max
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -118,6 +119,11 @@ def ONE_VALUE(parts: Parts, value: object) -> None:
 def of_keyspace(limit: str) -> Apply:
     """A limit of streams, which the keyspace has as an attribute."""
     return lambda parts, value: setattr(parts.keyspace, limit, value)
+
+
+def of_parking(parts: Parts, value: int) -> None:
+    """The most parked entries of a group, which all keyspaces share."""
+    set_parked_max(value)
 
 
 def of_nodes(limit: str) -> Apply:

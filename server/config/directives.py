@@ -31,6 +31,7 @@ from millstream.server.config.apply import (
     memory_limit,
     of_keyspace,
     of_nodes,
+    of_parking,
     of_requests,
     output_limits,
     queue_limit,
@@ -294,6 +295,12 @@ class Config(ReplicaDirectives, ProcessDirectives):
         256 << 20, size(0),
         "bytes of entries that are scheduled in a stream at a time; 0: no limit",
         apply=of_keyspace("scheduled_max_bytes"),
+    )  # fmt: skip
+
+    group_parked_max: int = streams(
+        100_000, integer(1, 10_000_000),
+        "number of entries that a group with an ORDER parks while their keys are busy; at the "
+        "limit, the group reads no new entries", apply=of_parking,
     )  # fmt: skip
 
     loglevel: str = log(

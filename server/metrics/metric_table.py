@@ -366,6 +366,8 @@ GROUP_FAMILIES = (
            "Entries of a group with rules that have ended and are not copied yet"),
     Family("millstream_group_dead_letters_total", COUNTER,
            "Entries of a group with rules that were copied to its dead letter stream, by reason"),
+    Family("millstream_group_parked", GAUGE,
+           "Entries of a group with an order that wait for their key"),
     Family("millstream_group_paused", GAUGE, "1 while a group with rules is paused, else 0"),
 )  # fmt: skip
 

@@ -325,6 +325,7 @@ def _write_rules(lines: Lines, who: str, group: Group, steady_ms: int) -> None:
         millstream_group_in_flight=group.in_flight,
         millstream_group_waiting=group.pending.waiting_count - dead,
         millstream_group_dead=dead,
+        millstream_group_parked=group.parked,
         millstream_group_paused=int(group.rules.paused_until_ms > steady_ms),
     )
     name = "millstream_group_dead_letters_total"

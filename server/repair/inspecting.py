@@ -17,6 +17,7 @@ from millstream.errors import DamageError, DataError, shown
 from millstream.glob import matcher
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.repair.checking import loader_of, new_keyspace
+from millstream.storage.blocks.entry_filter import EntryFilter
 from millstream.storage.capture.ordering_snapshot import restore_ordering
 from millstream.storage.files.disk import Disk, size_of
 from millstream.storage.files.manifest import Manifest, load_manifest, read_manifest
@@ -255,6 +256,13 @@ def _rules_words(rules: dict[str, Any]) -> str:
         words += ["BACKOFF", len(rules["backoff_ms"]), *rules["backoff_ms"]]
     if rules.get("dead_letter"):
         words += ["DEADLETTER", shown(rules["dead_letter"])]
+    if rules.get("order"):
+        kind, field, _ = rules["order"]
+        words += ["ORDER", kind.decode(), *([shown(field)] if field else [])]
+    if rules.get("run"):
+        words += ["RUN", rules["run"]]
+    if rules.get("where"):
+        words += ["WHERE", EntryFilter(rules["where"]).count, *map(shown, rules["where"])]
     if rules.get("paused_until_ms"):
         words.append("PAUSE")
     return " ".join(map(str, words))

@@ -1,8 +1,11 @@
 from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint64_t
 cimport cython
 
+from millstream.entry_id cimport EntryId
 from millstream.storage.groups.pending cimport saturating_add
+from millstream.storage.groups.key_order cimport KeyOrder
 from millstream.storage.groups.pending_list cimport PendingList
+from millstream.storage.groups.picking cimport Picking
 
 
 # The rules of a group, as TREAD GROUP and TGROUP set them. A group with a timeout is managed.
@@ -79,6 +82,12 @@ cdef inline uint64_t in_flight_of(Group group) noexcept:
     return group.pending.records.count - group.pending.records.waiting
 
 
+# True if entries are pending, or may be parked.
+cdef inline bint holds_read(Group group) noexcept:
+    return group.pending.records.count > 0 or (
+        group.rules is not None and group.rules.picking is not None)
+
+
 # The number of entries that reads may bring to readers in addition.
 cdef inline uint64_t places_of(Group group) noexcept:
     cdef uint64_t held
@@ -108,6 +117,11 @@ cdef inline bytes dead_letter_of(Group group):
 cdef dict delivery_rules(Group group)
 cdef dict rules_meta(Group group)
 cdef dict packable(dict rules_meta)
+cdef Picking picking_of(Group group)
+cdef KeyOrder keys_of(Group group)
+cdef bint first_read_held(Group group, EntryId start, EntryId* held) noexcept
+cdef bint is_parked(Group group, EntryId at) noexcept
+cdef dict saved_keys(Group group)
 cdef bint has_delivery_rules(Group group) noexcept
 cdef uint64_t delay_after(Group group, int64_t deliveries) except? 0
 cdef uint64_t size_bytes_of(Group group) noexcept

@@ -12,12 +12,16 @@ content of its parts when it is first needed: rules, chunks, consumers, retry pa
 from libc.stdint cimport INT64_MAX, UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
 cimport cython
 
+from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport known_name
 from millstream.storage.groups.dead_entries cimport dead_count, dead_entries
 from millstream.storage.groups.due_index cimport set_limit
-from millstream.storage.groups.pending cimport Chunk, Pending, Pendings, RetryTimes
-from millstream.storage.groups.pending_chunks cimport allocated, nothing_pending
+from millstream.storage.groups.pending cimport Chunk, Pending, PendingAt, Pendings, RetryTimes
+from millstream.storage.groups.key_order cimport KeyOrder
+from millstream.storage.groups.ordered_pending cimport pending_with
+from millstream.storage.groups.pending_chunks cimport allocated, first_pending, nothing_pending
 from millstream.storage.groups.pending_list cimport PendingList
+from millstream.storage.groups.picking cimport Picking
 
 cdef enum:
     # For MEMORY USAGE: the size of a group with its name and its item in the stream, of its rules,
@@ -39,6 +43,9 @@ UNTIL_RESUMED = INT64_MAX
 NONE_IF_EMPTY = ("backoff_ms", "dead_letter")
 # Rules that a snapshot has only if they are set. Each is a number.
 LATER_RULES = ("max_deliver", "max_in_flight", "consumer_ttl_ms", "paused_until_ms")
+# The rules of a Picking.
+PICKING_RULES = frozenset(["where", "order", "run"])
+NO_ORDER = (b"NONE", b"", 0)
 
 
 @cython.no_gc
@@ -84,7 +91,10 @@ cdef class Group:
         """Set some rules by their names in GroupRules; the others stay."""
         cdef GroupRules own = self.own_rules()
         for name, value in rules.items():
-            setattr(own, name, value or None if name in NONE_IF_EMPTY else value)
+            if name not in PICKING_RULES:
+                setattr(own, name, value or None if name in NONE_IF_EMPTY else value)
+        if not PICKING_RULES.isdisjoint(rules):
+            change_picking(self, rules)
         if "consumer_ttl_ms" in rules:
             own.consumer_check_ms = own.consumer_looked = 0
         if "max_deliver" in rules or "dead_letter" in rules:
@@ -141,6 +151,20 @@ cdef class Group:
         """The number of entries that readers hold."""
         return in_flight_of(self)
 
+    @property
+    def is_ordered(self) -> bool:
+        """True if entries of one key come one after the other."""
+        return keys_of(self) is not None
+
+    @property
+    def parked(self) -> int:
+        """The number of parked entries."""
+        cdef Picking picking = picking_of(self)
+        return 0 if picking is None else picking.parked
+
+    def has_parked(self, uint64_t ms, uint64_t seq) -> bool:
+        return is_parked(self, EntryId(ms, seq))
+
     def restart_ttl(self, uint64_t now_ms) -> None:
         """Restart the time to live, if the group has one."""
         if self.rules is not None:
@@ -174,6 +198,8 @@ cdef dict delivery_rules(Group group):
                 found[name] = value
         if group.rules.dead_letter is not None:
             found["dead_letter"] = group.rules.dead_letter
+        if group.rules.picking is not None:
+            found |= picking_rules(group.rules.picking)
     return found
 
 
@@ -189,6 +215,8 @@ cdef dict rules_meta(Group group):
         made["dead"] = dead_entries(group.pending)
     if group.dead_letters:
         made["counters"] = {"dead_letters": dict(group.dead_letters)}
+    if keys_of(group) is not None:
+        made |= saved_keys(group)
     return made
 
 
@@ -199,10 +227,91 @@ cdef dict packable(dict meta):
     return meta
 
 
+cdef dict picking_rules(Picking picking):
+    """The filter and the order of a group, as far as they are set."""
+    cdef dict found = {}
+    if picking.filter is not None:
+        found["where"] = picking.where
+    if picking.keys is not None:
+        found["order"] = [picking.order, picking.field, picking.seed]
+    if picking.run != 1:
+        found["run"] = picking.run
+    return found
+
+
+cdef int change_picking(Group group, dict rules) except -1:
+    """Change the filter, the order, or the number of entries of a key that come together. A new order
+    begins without keys; nothing is pending then."""
+    cdef Picking old = group.rules.picking
+    cdef Picking made
+    cdef dict all_rules = {"where": [], "order": NO_ORDER, "run": 1}
+    cdef KeyOrder keys = None
+    if old is not None:
+        all_rules |= picking_rules(old)
+        keys = old.keys
+    all_rules |= rules
+    order, field, seed = all_rules["order"]
+    if "order" in rules:
+        keys = None
+    made = Picking(all_rules["where"], order, field, seed, all_rules["run"], keys)
+    if old is not None:
+        made.unrecorded, made.recorded_ms = old.unrecorded, old.recorded_ms
+    if "order" in rules:
+        group.pending = pending_with(group.pending, made.keys)
+    group.rules.picking = made if picking_rules(made) else None
+    return 0
+
+
+cdef dict saved_keys(Group group):
+    """The keys of the entries of an ordered group, for a snapshot."""
+    cdef KeyOrder keys = keys_of(group)
+    return {"parked": keys.saved(True), "order_keys": keys.saved(False)}
+
+
 def copied_rules(Group group not None) -> dict:
     """The rules of delivery by their names in GroupRules, for another group."""
     rules = delivery_rules(group) or {}
     return {**rules, "backoff_ms": group.backoff_ms} if rules else {}
+
+
+cdef Picking picking_of(Group group):
+    """The filter and the order of a group; None without them."""
+    return None if group.rules is None else <Picking>group.rules.picking
+
+
+cdef KeyOrder keys_of(Group group):
+    """The keys of an ordered group, else None."""
+    cdef Picking picking = picking_of(group)
+    return None if picking is None else picking.keys
+
+
+cdef bint first_read_held(Group group, EntryId start, EntryId* held) noexcept:
+    """Get the first entry from `start` on that the group has passed and holds: a pending or a parked
+    one. False without one."""
+    cdef PendingAt at
+    cdef const Pending* record = NULL
+    cdef Picking picking
+    cdef EntryId parked
+    if group.pending.records.count:
+        record = first_pending(group.pending.records, start, &at)
+    if group.rules is not None and group.rules.picking is not None:
+        picking = group.rules.picking
+        if picking.keys is not None and picking.keys.first_parked(start, &parked) and (
+                record == NULL or id_less(parked.ms, parked.seq, record.ms, record.seq)):
+            held[0] = parked
+            return True
+    if record == NULL:
+        return False
+    held[0] = EntryId(record.ms, record.seq)
+    return True
+
+
+cdef bint is_parked(Group group, EntryId at) noexcept:
+    cdef KeyOrder keys
+    if group.rules is None or group.rules.picking is None:
+        return False
+    keys = (<Picking>group.rules.picking).keys
+    return keys is not None and keys.has(at, True)
 
 
 cdef uint64_t delay_after(Group group, int64_t deliveries) except? 0:
@@ -225,6 +334,8 @@ cdef uint64_t size_bytes_of(Group group) noexcept:
     if group.rules is not None:
         total += RULES_BYTES + DELAY_BYTES * <uint64_t>len(group.backoff_ms)
         total += DEAD_BYTES * <uint64_t>dead_count(group.pending)
+        if keys_of(group) is not None:
+            total += keys_of(group).size_bytes()
     if pending.details() is not None:
         total += DETAILS_BYTES + pending.details().retry_times_capacity * sizeof(RetryTimes)
     if records == nothing_pending():

@@ -8,8 +8,9 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport Consumer, Details
 from millstream.storage.groups.dead_entries cimport dead_count, dead_entries, set_dead
 from millstream.storage.groups.group cimport (
-    Group, dead_letter_of, packable, rules_meta, ttl_ms_of,
+    Group, dead_letter_of, keys_of, packable, rules_meta, saved_keys, ttl_ms_of,
 )
+from millstream.storage.groups.key_order cimport KeyOrder
 from millstream.storage.groups.pending cimport (
     CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, UNOWNED, Pending, PendingAt, is_dead,
 )
@@ -18,7 +19,7 @@ from millstream.storage.groups.pending_chunks cimport (
 )
 from millstream.storage.groups.retry_pairs cimport checked_pairs, copy_pairs, load_pairs, retry_pairs
 
-from millstream.storage.groups.group import LATER_RULES, copied_rules
+from millstream.storage.groups.group import LATER_RULES, PICKING_RULES, copied_rules
 
 PENDING_SIZE = sizeof(Pending)
 
@@ -54,6 +55,20 @@ cpdef dict dump_group(Group group):
     return meta
 
 
+cdef int load_keys(Group group, meta) except -1:
+    """Restore the keys of an ordered group, whose pending entries are loaded."""
+    cdef KeyOrder keys = keys_of(group)
+    cdef uint64_t ms, seq
+    if keys is None:
+        return 0
+    keys.load(meta.get("order_keys", b""), False)
+    keys.load(meta.get("parked", b""), True)
+    for ms, seq in keys.ids(False):
+        if not group.pending.has(ms, seq):
+            raise ValueError(f"entry {ms}-{seq} of group {group.name!r} has a key and is not pending")
+    return 0
+
+
 cpdef Group load_group(dict meta, uint64_t now_ms):
     """Make a group from the result of `dump_group`; its TTL starts again at now_ms. ValueError when
     the pending entries are not ascending or refer to a missing consumer or retry pair, or when
@@ -63,6 +78,7 @@ cpdef Group load_group(dict meta, uint64_t now_ms):
     load_pending(group, packed, 0, len(packed))
     load_large_counts(group, meta.get("large_counts", ()))
     load_dead(group, meta.get("dead", ()))
+    load_keys(group, meta)
     return group
 
 
@@ -80,6 +96,7 @@ def load_group_in_steps(dict meta not None, uint64_t now_ms):
         yield
     load_large_counts(group, meta.get("large_counts", ()))
     load_dead(group, meta.get("dead", ()))
+    load_keys(group, meta)
     return group
 
 
@@ -124,6 +141,12 @@ cdef int load_rules(Group group, dict meta) except -1:
         raise ValueError(f"the rules of group {group.name!r} are malformed")
     group.set_rules(
         timeout_ms=numbers[0], backoff_ms=delays_ms, dead_letter=dead_letter, **later)
+    picking = {name: rules[name] for name in PICKING_RULES if name in rules}
+    if picking:
+        try:
+            group.set_rules(**picking)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"the rules of group {group.name!r} are malformed: {error}") from None
     for reason, count in meta.get("counters", {}).get("dead_letters", {}).items():
         group.count_dead_letters(reason, count)
     return 0
@@ -229,6 +252,8 @@ cdef Group copy_group(Group group, uint64_t now_ms):
     made.pending.free_numbers()
     if group.pending.records != nothing_pending():
         copy_pending(made, group)
+    if keys_of(group) is not None:
+        load_keys(made, saved_keys(group))
     return made
 
 

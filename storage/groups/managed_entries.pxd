@@ -10,6 +10,7 @@ cdef uint64_t rounded_up(uint64_t span_ms) noexcept
 cdef uint32_t claim_retry_number(Group group, uint64_t now_ms, uint64_t delivery_ms) except? 0
 cdef Pending* held_by(PendingList pending, EntryId at_id, uint32_t consumer, PendingAt* at) noexcept
 cdef list ids_held_by(PendingList pending, uint32_t consumer)
+cdef int take_back_later(PendingList pending, EntryId at_id) except -1
 cdef int take_again(PendingList pending, EntryId at_id, uint32_t owner, uint64_t now_ms,
                     uint32_t retry_number) except -1
 cpdef int give_back(PendingList pending, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms,

@@ -13,6 +13,7 @@ from millstream.entry_id cimport EntryId
 from millstream.storage.groups.dead_entries cimport set_dead
 from millstream.storage.groups.due_index cimport move_bounds
 from millstream.storage.groups.group cimport Group, timeout_ms_of
+from millstream.storage.groups.ordered_pending cimport OrderedPending, ordered, park_later
 from millstream.storage.groups.pending cimport (
     NO_RETRY, UNOWNED, Chunk, Pending, PendingAt, saturating_add,
 )
@@ -87,8 +88,9 @@ cdef int take_again(PendingList pending, EntryId at_id, uint32_t owner, uint64_t
     if record == NULL:
         return 0
     deliveries = pending.deliveries(record)
-    return pending.transfer(&at, owner, now_ms, deliveries if deliveries == INT64_MAX else deliveries + 1,
-                            retry_number)
+    pending.transfer(&at, owner, now_ms, deliveries if deliveries == INT64_MAX else deliveries + 1,
+                     retry_number)
+    return take_back_later(pending, at_id)
 
 
 cpdef int give_back(PendingList pending, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms,
@@ -102,7 +104,8 @@ cpdef int give_back(PendingList pending, uint64_t ms, uint64_t seq, bytes count,
     cdef uint32_t retry_number = pending.retry_number(delay_ms, expire_ms)
     cdef int64_t deliveries = 0
     cdef Chunk* chunk
-    if record == NULL:
+    cdef bint is_new = record == NULL
+    if is_new:
         pending.deliver(ms, seq, now_ms, UNOWNED, NO_RETRY)
         find_pending(pending.records, EntryId(ms, seq), &at)
     else:
@@ -116,7 +119,14 @@ cpdef int give_back(PendingList pending, uint64_t ms, uint64_t seq, bytes count,
     chunk.items[at.index].waiting = 1
     pending.records.waiting += 1
     move_bounds(pending.records, chunk, &chunk.items[at.index])
-    return 0
+    return 0 if is_new else take_back_later(pending, EntryId(ms, seq))
+
+
+cdef int take_back_later(PendingList pending, EntryId at_id) except -1:
+    """In an ordered group, take back the entries of its key that came with an entry which has another
+    owner now, or none."""
+    cdef OrderedPending keyed = ordered(pending)
+    return 0 if keyed is None else park_later(keyed, at_id)
 
 
 cpdef int keep_dead(PendingList pending, uint64_t ms, uint64_t seq, tuple facts) except -1:
@@ -126,6 +136,7 @@ cpdef int keep_dead(PendingList pending, uint64_t ms, uint64_t seq, tuple facts)
     cdef Pending* record = find_pending(pending.records, EntryId(ms, seq), &at)
     cdef uint32_t retry_number
     cdef Chunk* chunk
+    cdef OrderedPending keyed
     if record == NULL:
         return 0
     retry_number = pending.retry_number(NEVER, 0)
@@ -134,6 +145,9 @@ cpdef int keep_dead(PendingList pending, uint64_t ms, uint64_t seq, tuple facts)
     chunk.items[at.index].waiting = 1
     pending.records.waiting += 1
     set_dead(pending, ms, seq, facts, True)
+    keyed = ordered(pending)
+    if keyed is not None:  # it does not stop its key
+        keyed.keys.end(EntryId(ms, seq))
     return 0
 
 

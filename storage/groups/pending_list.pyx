@@ -383,15 +383,6 @@ cdef class PendingList(Members):
         return ((first.items[0].ms, first.items[0].seq),
                 (last.items[last.used - 1].ms, last.items[last.used - 1].seq))
 
-    def redeliver_id(self, uint64_t ms, uint64_t seq, uint64_t now_ms, retry=None) -> None:
-        """Record another delivery, if the entry is pending; a pair (retry_ms, expire_ms) replaces
-        its own."""
-        cdef PendingAt at
-        cdef Pending* record = find_pending(self.records, EntryId(ms, seq), &at)
-        cdef uint32_t retry_number = NO_RETRY if retry is None else self.retry_number(retry[0], retry[1])
-        if record != NULL:
-            self.redeliver(record, &at, now_ms, retry_number, retry is not None)
-
     def rows(self, uint64_t start_ms=0, uint64_t start_seq=0, end=None, limit=None,
              consumer=None) -> list[tuple]:
         """Records in ID order as (ms, seq, consumer name, last_delivery_ms, deliveries,

@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.entry_id cimport EntryId
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.group cimport Group, ttl_ms_of
+from millstream.storage.groups.group cimport Group, keys_of, ttl_ms_of
 from millstream.storage.groups.pending_chunks cimport SharedPending
 
 
@@ -14,6 +14,7 @@ cdef struct GroupRow:
     uint64_t ttl_ms
     uint64_t pending
     uint32_t consumers
+    uint32_t parked
 
 
 cdef struct MemberRow:
@@ -69,6 +70,7 @@ cdef inline void group_row(Group group, GroupRow* row) noexcept:
     row.ttl_ms = ttl_ms_of(group)
     row.pending = group.pending.records.count
     row.consumers = group.pending.consumer_count()
+    row.parked = 0 if keys_of(group) is None else keys_of(group).parked_count
 
 
 cdef inline void member_row(Consumer consumer, MemberRow* row) noexcept:

@@ -9,6 +9,7 @@ from millstream.storage.streams.stream cimport Stream
 
 cdef enum:
     AT_ONCE = 0  # a time that has already passed
+    LOOK_AGAIN_MS = 100  # at entries that end only after earlier ones of their key
     NO_DATABASE = -1  # in a ready mark that only says that streams are to be settled
 
 

@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy
 
 from millstream.encoding cimport Slice
 from millstream.storage.groups.due_index cimport bound_of
-from millstream.storage.groups.group cimport Group, GroupRules, waits_for_due
+from millstream.storage.groups.group cimport Group, GroupRules, keys_of, waits_for_due
 from millstream.storage.groups.pending cimport EXPIRE, WAKE, saturating_add
 from millstream.storage.streams.retention cimport age_trim_ms
 from millstream.storage.streams.schedule cimport Schedule, Scheduled
@@ -339,6 +339,8 @@ cdef class KeyspaceCore:
             moment = claim
         if timed.rules is not None:
             moment = min(moment, rules_moment(timed, self.steady_ms))
+        if moment <= past_ms and keys_of(timed) is not None and keys_of(timed).ends_wait:
+            moment = past_ms + LOOK_AGAIN_MS
         if moment < timed.scheduled_ms:
             timed.scheduled_ms = moment
             self.timer_requests.append((moment, db_index, key, timed.name))

@@ -26,7 +26,8 @@ cdef class MissedEntries:
     cdef int lower(self, EntryId pending) noexcept
     cdef int before_trim(self, EntryLog log, EntryId first, bint all_entries, groups) except -1
     cdef int find_overtaken(self, EntryLog log, EntryId first, uint64_t removed, groups) except -1
-    cdef int count_pending(self, EntryLog log, group, EntryId oldest, EntryId first) except -1
+    cdef int count_held(self, EntryLog log, group, EntryId oldest, EntryId first) except -1
+    cdef uint64_t count_parked(self, EntryLog log, group, EntryId oldest, EntryId first) noexcept
     cdef int after_trim(self, uint64_t evicted) noexcept
     cdef int after_quick_trim(self, uint64_t evicted, EntryId first) noexcept
     cdef int settle(self, groups) except -1

@@ -7,7 +7,8 @@ cimport cython
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.groups.consumers cimport Details
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, first_read_held, holds_read, keys_of
+from millstream.storage.groups.key_order cimport KeyOrder
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport first_pending, next_pending
 from millstream.storage.log.entry_log cimport EntryLog
@@ -20,13 +21,10 @@ cdef inline void lower_to(EntryId* lowest, EntryId other) noexcept:
 
 
 cdef inline void lower_to_pending(EntryId* lowest, Group group, EntryId start) noexcept:
-    """Lower an ID to that of the first pending entry from `start` on."""
-    cdef PendingAt at
-    cdef const Pending* record = NULL
-    if group.pending.records.count:
-        record = first_pending(group.pending.records, start, &at)
-    if record != NULL:
-        lower_to(lowest, EntryId(record.ms, record.seq))
+    """Lower an ID to that of the first pending or parked entry from `start` on."""
+    cdef EntryId held
+    if first_read_held(group, start, &held):
+        lower_to(lowest, held)
 
 
 @cython.no_gc
@@ -103,8 +101,8 @@ cdef class MissedEntries:
             if self.is_overtaken(group):
                 continue
             offset = EntryId(group.offset_ms, group.offset_seq)
-            if any_left and group.pending.records.count:
-                self.count_pending(log, group, oldest, first)
+            if any_left and holds_read(group):
+                self.count_held(log, group, oldest, first)
                 lower_to_pending(&lowest, group, first)
             if not id_less(offset.ms, offset.seq, first.ms, first.seq):
                 lower_to(&lowest, offset)
@@ -120,29 +118,44 @@ cdef class MissedEntries:
         self.lowest = lowest
         return 0
 
-    cdef int count_pending(self, EntryLog log, group, EntryId oldest, EntryId first) except -1:
-        """Count the pending entries of a group that it has read and that a trim of all entries below
+    cdef int count_held(self, EntryLog log, group, EntryId oldest, EntryId first) except -1:
+        """Count the entries of a group that it has read and holds, and that a trim of all entries below
         `first` will remove. `oldest` is the oldest entry."""
         cdef Group one = group
         cdef Details details
         cdef uint64_t count = 0
         cdef EntryId end = EntryId(one.offset_ms, one.offset_seq)
-        cdef const Pending* record
+        cdef const Pending* record = NULL
         cdef PendingAt at
         cdef View view
         cdef Entry entry
-        record = first_pending(one.pending.records, oldest, &at)
+        if one.pending.records.count:
+            record = first_pending(one.pending.records, oldest, &at)
         while record != NULL and id_less(record.ms, record.seq, first.ms, first.seq) and not id_less(
                 end.ms, end.seq, record.ms, record.seq):
             # Without deletions, every pending entry from the oldest on exists.
             count += id_less(log.max_deleted_ms, log.max_deleted_seq, oldest.ms, oldest.seq) or log.find(
                 EntryId(record.ms, record.seq), &view, &entry)
             record = next_pending(one.pending.records, &at)
+        count += self.count_parked(log, group, oldest, first)
         if count:
             details = one.pending.own_details()
             details.lost_pending += count
             self.lost_pending_now += count
         return 0
+
+    cdef uint64_t count_parked(self, EntryLog log, group, EntryId oldest, EntryId first) noexcept:
+        """The number of parked entries that a trim of all entries below `first` will remove."""
+        cdef KeyOrder keys = keys_of(group)
+        cdef EntryId at = oldest
+        cdef View view
+        cdef Entry entry
+        cdef uint64_t count = 0
+        while keys is not None and keys.first_parked(at, &at) and id_less(
+                at.ms, at.seq, first.ms, first.seq):
+            count += log.find(at, &view, &entry)
+            step_up(&at)  # it is below `first`
+        return count
 
     cdef int after_trim(self, uint64_t evicted) noexcept:
         """Count the entries of a trim."""

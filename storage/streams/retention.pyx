@@ -22,7 +22,7 @@ from millstream.storage.blocks.layout cimport (
     Cursor, Entry, View, cursor_next, cursor_seek, view_nth_live,
 )
 from millstream.storage.blocks.skiplist_pages cimport Place, block_at, place_after, same_place, view_block
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, is_parked
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport advance_pending, count_pending, count_up_to
 from millstream.storage.log.entry_log cimport Walk
@@ -308,8 +308,8 @@ cdef class Holders:
         """True if every group has read up to this ID or further."""
         return not id_less(self.read.ms, self.read.seq, ms, seq)
 
-    cdef bint is_pending(self, uint64_t ms, uint64_t seq) noexcept:
-        """True if this entry is pending in a group."""
+    cdef bint is_kept(self, uint64_t ms, uint64_t seq) noexcept:
+        """True if this entry is pending or parked in a group."""
         cdef Group group
         cdef Pending* record
         cdef Py_ssize_t i
@@ -317,7 +317,8 @@ cdef class Holders:
         for i in range(len(self.groups)):
             group = self.groups[i]
             record = advance_pending(group.pending.records, &self.places[i], EntryId(ms, seq))
-            if record != NULL and record.ms == ms and record.seq == seq:
+            if record != NULL and record.ms == ms and record.seq == seq or is_parked(
+                    group, EntryId(ms, seq)):
                 return True
         return False
 
@@ -372,7 +373,7 @@ cdef bint take_all(Walk* walk, Holders holders, uint64_t most, list gone) except
     while next_entry(walk):
         if not holders.have_read(walk.cursor.entry.ms, walk.cursor.entry.seq):
             return False
-        if not holders.is_pending(walk.cursor.entry.ms, walk.cursor.entry.seq):
+        if not holders.is_kept(walk.cursor.entry.ms, walk.cursor.entry.seq):
             gone.append((walk.cursor.entry.ms, walk.cursor.entry.seq))
             if <uint64_t>len(gone) == most:
                 return False
@@ -400,7 +401,7 @@ cdef bint take_from_nodes(Stream stream, Walk* walk, uint64_t hidden, const Goal
             if is_end(walk, goal, left) or not holders.have_read(
                     walk.cursor.entry.ms, walk.cursor.entry.seq):
                 return False
-            if not holders.is_pending(walk.cursor.entry.ms, walk.cursor.entry.seq):
+            if not holders.is_kept(walk.cursor.entry.ms, walk.cursor.entry.seq):
                 gone.append((walk.cursor.entry.ms, walk.cursor.entry.seq))
                 left -= 1
                 if <uint64_t>len(gone) == most:

@@ -1,7 +1,8 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """The entries of a stream that its groups hold, and those that are settled.
 
-A group holds an entry that it has not read (new) or not acknowledged (pending). An entry that no group
+A group holds an entry that it has not read (new), not acknowledged (pending), or not delivered yet because
+its key is not free (parked). An entry that no group
 holds is settled. The policy remembers the group that held the oldest entry: while this group holds it,
 the oldest held entry is known without a look at the others.
 """
@@ -11,7 +12,8 @@ from libc.stdint cimport UINT64_MAX as MAX, uint64_t
 from millstream.entry_id cimport EntryId, id_less, step_up
 from millstream.storage.blocks.layout cimport Entry, View, view_find
 from millstream.storage.blocks.skiplist_pages cimport block_at
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, first_read_held, keys_of
+from millstream.storage.groups.key_order cimport KeyOrder
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport first_pending, next_pending
 from millstream.storage.log.entry_log cimport Walk
@@ -27,18 +29,16 @@ cdef enum:
 cdef bint first_held_in(Group group, EntryId start, EntryId* held) noexcept:
     """Get the first ID from `start`, that of an entry, on that a group holds; False when there is
     none. The entry with this ID may have been deleted, or may not exist yet."""
-    cdef PendingAt at
-    cdef const Pending* record = NULL
+    cdef EntryId one
     cdef bint found
     held[0] = EntryId(group.offset_ms, group.offset_seq)
     found = step_up(held)
     if found and id_less(held.ms, held.seq, start.ms, start.seq):
         held[0] = start
         return True
-    if group.pending.records.count:
-        record = first_pending(group.pending.records, start, &at)
-    if record != NULL and (not found or id_less(record.ms, record.seq, held.ms, held.seq)):
-        held[0] = EntryId(record.ms, record.seq)
+    if first_read_held(group, start, &one) and (
+            not found or id_less(one.ms, one.seq, held.ms, held.seq)):
+        held[0] = one
         found = True
     return found
 
@@ -157,7 +157,7 @@ cdef EntryId lowest_offset(list groups) noexcept:
 
 
 cdef bint is_settled(const View* view, list groups) noexcept:
-    """True if no entry of a block that all groups have read is pending."""
+    """True if no entry of a block that all groups have read is pending or parked."""
     cdef Group group
     cdef PendingAt at
     cdef const Pending* record
@@ -167,11 +167,27 @@ cdef bint is_settled(const View* view, list groups) noexcept:
         if group.pending.records.count:
             record = first_pending(
                 group.pending.records, EntryId(view.first_ms, view.first_seq), &at)
+        if has_parked_in(view, group):
+            return False
         while record != NULL and not id_less(view.last_ms, view.last_seq, record.ms, record.seq):
             if view_find(view, record.ms, record.seq, &entry):
                 return False
             record = next_pending(group.pending.records, &at)
     return True
+
+
+cdef bint has_parked_in(const View* view, Group group) noexcept:
+    """True if an entry of a block is parked."""
+    cdef KeyOrder keys = keys_of(group)
+    cdef EntryId at = EntryId(view.first_ms, view.first_seq)
+    cdef Entry entry
+    while keys is not None and keys.first_parked(at, &at) and not id_less(
+            view.last_ms, view.last_seq, at.ms, at.seq):
+        if view_find(view, at.ms, at.seq, &entry):
+            return True
+        if not step_up(&at):
+            break
+    return False
 
 
 # ---------------------------------------------------------------- for Python

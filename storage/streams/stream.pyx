@@ -15,7 +15,7 @@ cimport cython
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport View
 from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
-from millstream.storage.groups.group cimport Group, ttl_ms_of
+from millstream.storage.groups.group cimport Group, keys_of, ttl_ms_of
 from millstream.storage.log.entry_log cimport EntryLog
 from millstream.storage.log.trimming cimport delete_entry, write_end_again
 from millstream.storage.streams cimport stream_groups
@@ -162,7 +162,7 @@ cdef class Stream(EntryLog):
         """Continue a group after ms-seq. If that is 0, evictions before now are not a gap."""
         cdef Group moved = group
         self.set_offset(group, EntryId(ms, seq))
-        moved.entries_read = entries_read
+        note_moved(moved, entries_read)
         if ms == 0 and seq == 0:
             moved.gap_floor_ms = self.max_evicted_ms
             moved.gap_floor_seq = self.max_evicted_seq
@@ -231,3 +231,9 @@ cdef class Stream(EntryLog):
             if part is not None:
                 total += part.memory_bytes
         return total
+
+
+cdef int note_moved(Group group, int64_t entries_read) noexcept:
+    """Note that a command has moved the offset of a group, which forgets its parked entries."""
+    group.entries_read = entries_read
+    return 0 if keys_of(group) is None else keys_of(group).forget_parked()

@@ -8,7 +8,7 @@ from libc.stdint cimport uint64_t
 
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.due_index cimport bound_of
-from millstream.storage.groups.group cimport Group, has_ended, size_bytes_of
+from millstream.storage.groups.group cimport Group, has_ended, is_parked, size_bytes_of
 from millstream.storage.groups.pending cimport EXPIRE, PendingAt
 from millstream.storage.groups.pending_chunks cimport find_pending
 
@@ -84,10 +84,10 @@ cdef list due_groups(groups, uint64_t now_ms):
 
 
 cdef bint is_held_by_group(groups, uint64_t ms, uint64_t seq) noexcept:
-    """True if a group has not read this entry yet, or has not acknowledged it."""
+    """True if a group has not read this entry yet, has not acknowledged it, or has parked it."""
     cdef Group group
     for group in all_groups(groups):
-        if id_less(group.offset_ms, group.offset_seq, ms, seq):
+        if id_less(group.offset_ms, group.offset_seq, ms, seq) or is_parked(group, EntryId(ms, seq)):
             return True
     return has_pending(groups, ms, seq)
 

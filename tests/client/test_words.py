@@ -101,3 +101,16 @@ def test_a_pipeline_waits_as_long_as_its_commands(
         assert (not nothing, none, pong) == (True, [], True)
         pipe.watch("s")
         assert not pipe.xread({"s": "$"}, block=500)  # sent at once
+
+
+def test_the_order_and_the_filter_of_a_group(ms: Any) -> None:
+    order, where = ("FIELD", "k"), [("k", "IN", ["a", "b"])]
+    assert ms.tgroup("rules", "g", start=0, timeout=9000, order=order, run=2, where=where)
+    added = [ms.tappend("rules", {"k": k}) for k in "aacab"]
+    read = [record.id for record in ms.tread("rules", 0, 10, group="g")]
+    assert read == [added[0], added[1], added[4]]
+    with pytest.raises(ResponseError, match="ORDER can change only while"):
+        ms.tgroup("rules", "g", order="ALL")
+    assert ms.tgroup("rules", "g", where=[])
+    assert ms.tgroup("rules", "h", start=0, timeout=9000, order="ALL")
+    assert [record.id for record in ms.tread("rules", 0, 10, group="h")] == added[:1]

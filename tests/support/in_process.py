@@ -174,6 +174,9 @@ class InProcessServer:
     def log(self, message: str) -> None:
         self.logged.append(message)
 
+    def random_number(self) -> int:
+        return 0x0123456789ABCDEF
+
     def warn(self, message: str) -> None:
         self.logged.append(message)
 

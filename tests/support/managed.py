@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Reply
-from tests.support.storage_access import check_group
+from tests.support.storage_access import check_group, key_entries
 
 from millstream.storage.groups.dead_entries import dead_entries
 from millstream.storage.groups.group import Group, copied_rules
@@ -33,7 +33,15 @@ def shown(group: Group) -> list[object]:
     rules = copied_rules(group) | {"ttl_ms": group.ttl_ms}
     place = group.offset_ms, group.offset_seq, group.entries_read
     dead = dead_entries(group.pending), group.dead_letters
-    return [rules, place, sorted(group.pending.consumers), group.pending.rows(), waiting, dead]
+    return [
+        rules,
+        place,
+        key_entries(group),
+        sorted(group.pending.consumers),
+        group.pending.rows(),
+        waiting,
+        dead,
+    ]
 
 
 def entry(number: int) -> list[Reply]:

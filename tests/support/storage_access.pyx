@@ -17,7 +17,8 @@ from millstream.storage.blocks.skiplist_pages cimport PAGE_BLOCKS, Blocks, Page,
 from millstream.storage.groups.consumers cimport Details
 from millstream.storage.groups.dead_entries cimport dead_count, dead_entries
 from millstream.storage.groups.due_index cimport claimable_ms, due_ms, ends_ms, exact_min, is_before
-from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.group cimport Group, keys_of
+from millstream.storage.groups.key_order cimport KeyOrder
 from millstream.storage.groups.managed_entries cimport ids_held_by, rounded_up, take_again
 from millstream.storage.groups.pending cimport (
     ABSENT, CHUNK_MAX, DELIVERIES_MAX, EXPIRE, IDLE, KINDS, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk,
@@ -388,6 +389,74 @@ def held_ids(Group group not None, bytes consumer) -> list:
 def rounded_span(uint64_t span_ms) -> int:
     """A delay, as a retry pair has it."""
     return rounded_up(span_ms)
+
+
+def key_entries(Group group not None) -> tuple[list, list]:
+    """The IDs of the parked entries of a group, and of the pending ones with a key."""
+    cdef KeyOrder keys = keys_of(group)
+    return ([], []) if keys is None else (sorted(keys.ids(True)), sorted(keys.ids(False)))
+
+
+cdef class Keys:
+    """A KeyOrder with numbers as IDs and keys."""
+
+    cdef KeyOrder keys
+
+    def __init__(self, uint32_t run):
+        self.keys = KeyOrder(7, run)
+
+    def next_read(self) -> None:
+        self.keys.next_read()
+
+    def is_free(self, uint64_t key) -> bool:
+        return self.keys.is_free(key)
+
+    def next_parked(self) -> int | None:
+        cdef EntryId found
+        return found.ms if self.keys.next_parked(&found) else None
+
+    def first_parked(self, uint64_t start) -> int | None:
+        cdef EntryId found
+        return found.ms if self.keys.first_parked(EntryId(start, 0), &found) else None
+
+    def begin(self, uint64_t at, uint64_t key) -> None:
+        self.keys.begin(EntryId(at, 0), key)
+
+    def park(self, uint64_t at, uint64_t key) -> None:
+        self.keys.park(EntryId(at, 0), key)
+
+    def take_parked(self, uint64_t at) -> bool:
+        return self.keys.take_parked(EntryId(at, 0))
+
+    def park_again(self, uint64_t at) -> bool:
+        return self.keys.park_again(EntryId(at, 0))
+
+    def end(self, uint64_t at) -> bool:
+        return self.keys.end(EntryId(at, 0))
+
+    def forget(self, uint64_t at) -> bool:
+        return self.keys.forget(EntryId(at, 0))
+
+    def forget_parked(self) -> None:
+        self.keys.forget_parked()
+
+    def others(self, uint64_t at) -> list[int]:
+        return [ms for ms, _ in self.keys.others(EntryId(at, 0))]
+
+    def reload(self) -> None:
+        """Replace the keys by those of their snapshot."""
+        cdef KeyOrder made = KeyOrder(7, self.keys.run)
+        made.load(self.keys.saved(False), False)
+        made.load(self.keys.saved(True), True)
+        self.keys = made
+
+    def content(self) -> tuple[list, list]:
+        """The sorted numbers of the pending and of the parked entries."""
+        return (sorted([ms for ms, _ in self.keys.ids(False)]), sorted([ms for ms, _ in self.keys.ids(True)]))
+
+
+def key_hash(bytes text not None, uint64_t seed) -> int:
+    return KeyOrder(seed, 1).hash_of(text, len(text))
 
 
 def due_ids(Group group not None, uint64_t now_ms, uint64_t limit, bint with_zero=True) -> list:

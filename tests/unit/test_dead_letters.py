@@ -78,9 +78,9 @@ def deliver(
 def test_tinfo_shows_the_rules_and_what_became_of_entries(s: InProcessClient) -> None:
     assert facts(s) == {
         b"timeout": 100, b"backoff": [], b"maxdeliver": 2, b"deadletter": b"d", b"maxinflight": 0,
-        b"consumer-ttl": 0, b"ttl": 0, b"pause": 0, b"in-flight": 0, b"waiting": 0, b"dead": 0,
-        b"dead-letters": 0,
-        b"lost": 0,
+        b"order": b"NONE", b"order-field": b"", b"run": 1, b"where": [],
+        b"consumer-ttl": 0, b"ttl": 0, b"pause": 0, b"in-flight": 0, b"waiting": 0, b"parked": 0,
+        b"dead": 0, b"dead-letters": 0, b"lost": 0,
     }  # fmt: skip
     assert s.call("TGROUP s g MAXDELIVER 0 DEADLETTER nil") == OK
     assert s.call('TGROUP s g DEADLETTER ""') == OK

@@ -1,0 +1,19 @@
+class Picking:
+    order: bytes
+    field: bytes
+    run: int
+    unrecorded: int
+    recorded_ms: int
+    def __init__(
+        self, where: list[bytes], order: bytes, field: bytes, seed: int, run: int
+    ) -> None: ...
+    @property
+    def where(self) -> list[bytes]: ...
+    @property
+    def conditions(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def parked(self) -> int: ...
+
+def set_parked_max(parked_max: int) -> None: ...
