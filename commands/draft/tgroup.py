@@ -89,7 +89,7 @@ def tgroup(ctx: Context, args: Args) -> Simple:
     group = None if stream is None else live_group(ctx, key, stream, name)
     if group is None and request.start is None:
         raise no_group(key, name)
-    current = _rules_of(group)
+    current = rules_of(group)
     if request.pause_ms is not None:
         request.rules["paused_until_ms"] = _pause_end(request.pause_ms, ctx.steady_ms, current)
     _check(key, {**current, **request.rules})
@@ -196,8 +196,8 @@ def _take_start(args: Args) -> bytes | tuple[int, int]:
         raise CommandError(INVALID_ID) from None
 
 
-def _rules_of(group: Group | None) -> dict[str, Any]:
-    """The rules of a group by their names in GroupRules."""
+def rules_of(group: Group | None) -> dict[str, Any]:
+    """The rules of a group by their names in GroupRules; those of a new group for None."""
     rules = None if group is None else group.rules
     numbers = EFFECT_WORDS.keys() - {"run"}
     values = {rule: 0 if rules is None else getattr(rules, rule) for rule in numbers}

@@ -3,6 +3,7 @@ its producers."""
 
 from __future__ import annotations
 
+from millstream.commands.draft.tgroup import rules_of
 from millstream.commands.draft.tpolicy import policy_reply
 from millstream.commands.engine.group_replies import shown_count
 from millstream.commands.engine.lifecycle import live_group, live_held
@@ -84,21 +85,21 @@ def _held_fields(stream: Stream) -> Fields:
 
 def _group_fields(stream: Stream, group: Group, now_ms: int) -> Fields:
     """The rules of a group, and how many of its pending entries are with readers or wait."""
-    rules, dead = group.rules, dead_count(group.pending)
-    picking = None if rules is None else rules.picking
+    rules, dead = rules_of(group), dead_count(group.pending)
+    order, order_field = rules["order"]
     return {
-        b"timeout": group.timeout_ms,
-        b"backoff": list(group.backoff_ms),
-        b"maxdeliver": 0 if rules is None else rules.max_deliver,
-        b"deadletter": b"" if rules is None else rules.dead_letter or b"",
-        b"maxinflight": 0 if rules is None else rules.max_in_flight,
-        b"order": b"NONE" if picking is None else picking.order,
-        b"order-field": b"" if picking is None else picking.field,
-        b"run": 1 if picking is None else picking.run,
-        b"where": [] if picking is None else picking.where,
-        b"consumer-ttl": 0 if rules is None else rules.consumer_ttl_ms,
+        b"timeout": rules["timeout_ms"],
+        b"backoff": list(rules["backoff_ms"]),
+        b"maxdeliver": rules["max_deliver"],
+        b"deadletter": rules["dead_letter"],
+        b"maxinflight": rules["max_in_flight"],
+        b"order": order,
+        b"order-field": order_field,
+        b"run": rules["run"],
+        b"where": rules["where"],
+        b"consumer-ttl": rules["consumer_ttl_ms"],
         b"ttl": group.ttl_ms,
-        b"pause": 0 if rules is None else _pause_left_ms(rules.paused_until_ms, now_ms),
+        b"pause": _pause_left_ms(rules["paused_until_ms"], now_ms),
         b"in-flight": group.in_flight,
         b"waiting": group.pending.waiting_count - dead,
         b"parked": group.parked,

@@ -28,9 +28,10 @@ def tschedule(Context ctx not None, Args args not None):
 
     AT is a Unix time in milliseconds, IN a number of milliseconds from now. The stream is created if
     it doesn't exist. Until its time, the entry is not in the stream. Then the server appends it, with
-    an automatic ID. If the time has passed, the entry is appended before the reply. The ticket is
-    `due.number`; the number counts the entries that were scheduled in this stream. A name that is not
-    empty is unique in the stream: scheduling it again replaces the entry.
+    an automatic ID. If the time has passed, the entry is appended before the reply, after those that
+    are due before it; if these are more than 500, it waits for its turn. The ticket is `due.number`;
+    the number counts the entries that were scheduled in this stream. A name that is not empty is
+    unique in the stream: scheduling it again replaces the entry.
     """
     cdef bint is_span
     cdef int64_t time_ms

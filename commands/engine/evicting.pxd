@@ -8,6 +8,9 @@ cdef enum:
     MISSED_LOG_EVERY_MS = 60000
 
 
+cpdef int record_passes(Context ctx, bytes key, Stream stream) except -1
+
+
 cdef inline length_boundary(Stream stream, uint64_t keep):
     """The boundary for `evict_to` at which `keep` entries stay."""
     return "all" if keep == 0 else stream.boundary_for_length(keep)

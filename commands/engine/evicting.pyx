@@ -6,13 +6,18 @@ functions change the stream, record the effect, and count what groups missed and
 from libc.stdint cimport uint64_t
 
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.runtime.stream_effects cimport record_evict_all, record_eviction
+from millstream.commands.runtime.stream_effects cimport (
+    record_evict_all, record_eviction, record_passed,
+)
 from millstream.entry_id cimport EntryId, step_up
+from millstream.storage.groups.group cimport Group, picking_of
+from millstream.storage.groups.picking cimport Picking
 from millstream.storage.streams.head_eviction cimport (
     evict_before, evict_every, evict_few, lost_by_trim, missed_by_trim,
 )
 from millstream.storage.streams.retention cimport oldest_block
 from millstream.storage.streams.stream cimport Stream
+from millstream.storage.streams.stream_groups cimport all_groups
 
 from millstream.errors import shown
 from millstream.storage.streams.head_eviction import overtaken_group
@@ -26,6 +31,7 @@ cpdef uint64_t evict_to(Context ctx, bytes key, Stream stream, boundary,
     cdef uint64_t evicted
     if boundary is None:
         return 0
+    record_passes(ctx, key, stream)
     if boundary == "all":
         evicted = evict_every(stream)
         if evicted:
@@ -46,11 +52,27 @@ cdef uint64_t evict_to_length(Context ctx, bytes key, Stream stream, uint64_t ke
     cdef uint64_t evicted
     if stream.length <= keep:
         return 0
+    record_passes(ctx, key, stream)
     evicted = evict_few(stream, stream.length - keep)
     if evicted == 0:
         return evict_to(ctx, key, stream, length_boundary(stream, keep), counts)
     note_evicted(ctx, key, stream, EntryId(stream.head_ms, stream.head_seq), evicted, counts)
     return evicted
+
+
+cpdef int record_passes(Context ctx, bytes key, Stream stream) except -1:
+    """Record how far groups with a filter have come: where this is replayed, they must not miss the entries
+    that are removed after it."""
+    cdef Group group
+    cdef Picking picking
+    if stream.group_set is None or not ctx.keyspace.has_rules:
+        return 0
+    for group in all_groups(stream.group_set):
+        picking = picking_of(group)
+        if picking is not None and picking.unrecorded:
+            record_passed(ctx.effects, ctx.db.index, key, group, ctx.steady_ms)
+            ctx.count_change(None, None, 1)
+    return 0
 
 
 cdef inline int note_evicted(Context ctx, bytes key, Stream stream, EntryId first_kept,

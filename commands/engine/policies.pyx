@@ -13,17 +13,13 @@ entry.
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
 
-from millstream.commands.engine.evicting cimport evict_to
+from millstream.commands.engine.evicting cimport evict_to, record_passes
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.runtime.stream_effects cimport (
-    record_evict_all, record_eviction, record_passed,
-)
+from millstream.commands.runtime.stream_effects cimport record_evict_all, record_eviction
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport make_id
 from millstream.storage.blocks.layout cimport View
 from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
-from millstream.storage.groups.group cimport Group, picking_of
-from millstream.storage.groups.picking cimport Picking
 from millstream.storage.keyspace.keyspace_core cimport AT_ONCE, DatabaseCore as Database
 from millstream.storage.log.trimming cimport delete_between, delete_ids
 from millstream.storage.streams.head_eviction cimport (
@@ -34,7 +30,6 @@ from millstream.storage.streams.retention cimport (
 )
 from millstream.storage.streams.settled cimport find_first_held, settled_runs
 from millstream.storage.streams.stream cimport EVICT_DONE, RetentionPolicy, Stream
-from millstream.storage.streams.stream_groups cimport all_groups
 
 from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES
 from millstream.commands.runtime.stream_effects import XDEL, XDELRANGE
@@ -47,6 +42,8 @@ cdef enum:
     BLOCKS_AT_ONCE = 1000
     # The pause between two lines about entries that hard limits took.
     LOST_LOG_EVERY_MS = 1000
+    # A policy that could not be kept is retried after this.
+    AGAIN_MS = 1000
     # Settled blocks after a held entry leave within a second: a page of the schedule has half of one.
     SWEEP_AFTER_MS = 300
     # The number of entries after a held one that are checked after a command, and by the timer.
@@ -111,25 +108,34 @@ def policy_moment(Context ctx not None, bytes key not None) -> int:
 # ---------------------------------------------------------------- policies that depend on groups
 
 cdef int settle_marked(Context ctx) except -1:
-    """Enforce the policies of the streams that commands have marked."""
+    """Enforce the policies of the streams that commands have marked. The timer retries
+    one that cannot be kept now; the last error is raised after the others."""
     cdef Database running = ctx.db
     cdef list marked = ctx.keyspace.settling
     cdef Stream stream
     cdef RetentionPolicy policy
+    failure = None
     ctx.keyspace.settling = []
     try:
         for db_index, key, policy in marked:
             ctx.db = ctx.keyspace.databases[db_index]
-            stream = ctx.maintained_stream(key)  # it is still marked, so this does not mark it again
-            policy.is_marked = False
-            if stream is None or stream.policy is not policy:
-                continue
-            if not ctx.keyspace.may_delete:
-                ctx.keyspace.note_trim(AT_ONCE, db_index, key)
-            else:
-                keep_with_groups(ctx, key, stream)
+            try:
+                stream = ctx.maintained_stream(key)  # still marked, so this does not mark it again
+                if stream is None or stream.policy is not policy:
+                    continue
+                if not ctx.keyspace.may_delete:
+                    ctx.keyspace.note_trim(AT_ONCE, db_index, key)
+                else:
+                    keep_with_groups(ctx, key, stream)
+            except Exception as error:
+                failure = error
+                policy.next_check_ms = ctx.keyspace.note_trim(ctx.now_ms + AGAIN_MS, db_index, key)
+            finally:
+                policy.is_marked = False
     finally:
         ctx.db = running
+    if failure is not None:
+        raise failure
     return 0
 
 
@@ -208,19 +214,6 @@ cdef int evict_free(Context ctx, bytes key, Stream stream, const EntryId* first)
     return ctx.count_change(key, b"xtrim", evicted)
 
 
-cdef int record_passes(Context ctx, bytes key, Stream stream) except -1:
-    """Record how far groups with a filter have come: where this is replayed, they must not miss the entries
-    that are evicted after it."""
-    cdef Group group
-    cdef Picking picking
-    for group in all_groups(stream.group_set):
-        picking = picking_of(group)
-        if picking is not None and picking.unrecorded:
-            record_passed(ctx.effects, ctx.db.index, key, group, ctx.steady_ms)
-            ctx.count_change(None, None, 1)
-    return 0
-
-
 cdef bint reaches_past(Stream stream, EntryId held, uint64_t now_ms) except -1:
     """True if the policy may evict entries after the oldest held one: with DONE always, otherwise
     if a limit is exceeded."""
@@ -269,6 +262,7 @@ cdef int delete_settled(Context ctx, bytes key, Stream stream, list ids) except 
     if not ids or not ctx.effects.has_room(
             EFFECT_BYTES + len(key) + len(ids) * <Py_ssize_t>ID_WORD_BYTES):
         return 0
+    record_passes(ctx, key, stream)
     delete_ids(stream, ids)
     return ctx.change(
         (XDEL, key) + tuple([bytes(make_id(ms, seq, False)) for ms, seq in ids]), b"xdel",
@@ -306,6 +300,8 @@ cdef uint32_t sweep(Context ctx, bytes key, Stream stream) except? 0xffffffff:
                         &next_block, &more)
     if not ctx.effects.has_room(len(runs) * <Py_ssize_t>(EFFECT_BYTES + len(key) + 2 * ID_WORD_BYTES)):
         return 0
+    if runs:
+        record_passes(ctx, key, stream)
     for first_ms, first_seq, last_ms, last_seq in runs:
         count = delete_between(stream, EntryId(first_ms, first_seq), EntryId(last_ms, last_seq))
         ctx.change((XDELRANGE, key, bytes(make_id(first_ms, first_seq, False)),

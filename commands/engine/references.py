@@ -10,7 +10,7 @@ Redis, a trim does not: it removes only what it evicts.
 
 from __future__ import annotations
 
-from millstream.commands.engine.evicting import evict_to
+from millstream.commands.engine.evicting import evict_to, record_passes
 from millstream.commands.engine.lifecycle import (
     change_entries,
     live_group,
@@ -91,6 +91,7 @@ def trim_acked(
     ids, _ = unheld(stream, keep, minid, limit)
     if not ids:
         return 0
+    record_passes(ctx, key, stream)
     together = _leading(stream, ids)
     alone = ids[together:]
     if alone:

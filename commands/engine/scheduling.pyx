@@ -32,6 +32,9 @@ from millstream.errors import CommandError, shown
 
 cdef enum:
     WORDS_ON_STACK = 128
+    # The most entries that an entry whose time has passed waits for in its command, and their size.
+    EARLIER_MAX = 500
+    EARLIER_BYTES_MAX = 1 << 20
     # The delay after which an entry that cannot be appended is retried.
     AGAIN_MS = 1000
     # The pause between two lines about such entries.
@@ -50,20 +53,23 @@ cdef Schedule schedule_of(Keyspace keyspace, Stream stream):
 
 cdef Id schedule_entry(Context ctx, Slice* key, uint64_t due_ms, bytes name, Slice* items,
                        Py_ssize_t count):
-    """Schedule an entry for this time, or append it if the time has passed; returns its ticket. The
-    stream is created if necessary. name: None for none; it replaces the entry with this name."""
+    """Schedule an entry for this time, or append it if the time has passed and not too many entries are
+    due before it; returns its ticket. The stream is created if necessary. name: None for none; it
+    replaces the entry with this name."""
     cdef Stream stream = ctx.write_stream_at(key)
     cdef bint is_due = due_ms <= ctx.now_ms
     cdef Schedule schedule
     cdef Scheduled entry
     cdef Scheduled replaced = None
     cdef NewEntry made
+    entry = make_scheduled(EntryId(due_ms, 0), name, items, count)
     if stream is not None:
         check_stream(ctx, stream, is_due)
         schedule = stream.schedule
         if name is not None and schedule is not None:
             replaced = schedule.named(name)
-    entry = make_scheduled(EntryId(due_ms, 0), name, items, count)
+        if is_due and schedule is not None:
+            is_due = fire_earlier(ctx, key, stream, entry, replaced)
     if not is_due:
         check_limits(ctx, None if stream is None else <Schedule>stream.schedule, entry, replaced)
     if stream is None:
@@ -83,7 +89,10 @@ cdef Id schedule_entry(Context ctx, Slice* key, uint64_t due_ms, bytes name, Sli
 
 
 cdef int check_stream(Context ctx, Stream stream, bint is_due) except -1:
-    """Refuse an entry for a sealed stream, or one that would be appended now and cannot be."""
+    """Refuse an entry for a stream that is sealed or has the greatest ID, or one that would be appended now
+    and cannot be."""
+    cdef EntryId unused
+    new_id(ctx, stream, &unused)
     if is_due:
         return check_append(ctx, stream)
     if stream.restrictions & SEALED:
@@ -119,6 +128,34 @@ cdef int put_in_schedule(Database db, Schedule schedule, Scheduled entry, Schedu
         schedule.remove(replaced)
         db.scheduled -= 1
     return 0
+
+
+cdef bint fire_earlier(Context ctx, Slice* key, Stream stream, Scheduled added,
+                       Scheduled replaced) except -1:
+    """Append the entries that are due before an entry whose time has passed, except the one that it
+    replaces; False if some are left."""
+    cdef Schedule schedule = stream.schedule
+    cdef Scheduled entry = schedule.first()
+    cdef bytes name
+    cdef list page, pages
+    cdef uint64_t size_bytes = 0
+    cdef Py_ssize_t left = EARLIER_MAX
+    if entry is None or entry.ticket.ms > added.ticket.ms:
+        return True
+    name = ctx.db.key_of(key)
+    pages = schedule.between((0, 0), (added.ticket.ms, NEVER), EARLIER_MAX + 2)
+    ctx.effects.require(
+        (2 + sum([len(page) for page in pages])) * (EFFECT_BYTES + key.size) + size_of(added))
+    for page in pages:
+        for entry in page:
+            if entry is replaced:
+                continue
+            if left == 0 or size_bytes > EARLIER_BYTES_MAX or not fire(
+                    ctx, name, key, stream, schedule, entry):
+                return False
+            left -= 1
+            size_bytes += size_of(entry)
+    return True
 
 
 cdef int append_now(Context ctx, Slice* key, Stream stream, Schedule schedule, Scheduled entry,

@@ -17,7 +17,7 @@ from millstream.storage.files.snapshot_format import BASE_SALT_SIZE
 from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.stream_snapshot import has_delivery_rules
+from millstream.storage.streams.stream_snapshot import stream_has_rules
 
 _FREED_BLOCKS = 512
 # One stream does not have the history of the server: a replica that started with it would continue
@@ -85,7 +85,7 @@ def capture_stream(
     global_meta = StoredKeyspace(keyspace).global_meta()
     for name in _OF_ALL_DATA:
         global_meta.pop(name, None)
-    if has_delivery_rules(value):
+    if stream_has_rules(value):
         global_meta["rules"] = True
     captured = captured_stream(db, key, value, expiry_ms or None)
     return StreamCopy(captured, commits.last_seq, now_ms, global_meta)

@@ -19,7 +19,7 @@ from millstream.server.execution.blocking import Serving
 from millstream.server.execution.timers import Timers
 from millstream.storage.blocks.lazyfree import TO_FREE, free_step
 from millstream.storage.keyspace.keyspace import Keyspace
-from millstream.storage.keyspace.retention_schedule import NEVER
+from millstream.storage.keyspace.retention_schedule import NEVER, RetentionSchedule
 
 LOGGER = logging.getLogger("millstream")
 
@@ -32,6 +32,8 @@ TRIMMED_MAX = 1000
 # milliseconds' work. Large ones take their time by their bytes.
 FIRED_MAX = 500
 FIRED_BYTES_MAX = 1 << 20
+# A stream whose scheduled entries or policy failed is retried after this.
+AGAIN_MS = 1000
 # The wall clock may jump: timers for a time of day check it at least this often.
 WALL_CHECK_MS = 1000
 # Released objects are freed for this long, checked after this number of blocks or keys.
@@ -166,6 +168,7 @@ class DueWork:
             except Exception:
                 LOGGER.exception("the scheduled entries of a stream could not be appended")
                 fired, fired_bytes = 0, 0
+                self._try_again(self._keyspace.firing_schedule, db_index, key)
             left -= 1 + fired
             left_bytes -= fired_bytes
 
@@ -186,6 +189,11 @@ class DueWork:
                 left -= 1 + policy_moment(self._context, key)
             except Exception:
                 LOGGER.exception("the policy of a stream could not be kept")
+                self._try_again(self._keyspace.retention_schedule, db_index, key)
+
+    def _try_again(self, schedule: RetentionSchedule, db_index: int, key: bytes) -> None:
+        schedule.note(self._context.now_ms + AGAIN_MS, db_index, key)
+        self._keyspace.expiry_noted = True
 
     def retry_soon(self) -> None:
         """Retry a little later: the disk is full, so no change is possible now."""

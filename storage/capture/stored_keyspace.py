@@ -10,7 +10,7 @@ from millstream.storage.capture.ordering_snapshot import restore_ordering
 from millstream.storage.capture.small_loader import SmallLoader
 from millstream.storage.keyspace.keyspace import Keyspace, Source
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.stream_snapshot import has_delivery_rules, load_stream
+from millstream.storage.streams.stream_snapshot import load_stream, stream_has_rules
 
 
 class StoredKeyspace:
@@ -67,7 +67,7 @@ class StoredKeyspace:
         if "expires_ms" in meta:
             database.note_expiry(key, meta["expires_ms"])
         if isinstance(value, Stream):
-            keyspace.has_rules = keyspace.has_rules or has_delivery_rules(value)
+            keyspace.has_rules = keyspace.has_rules or stream_has_rules(value)
             database.schedule_groups(key, value)
 
     def restore_small(self, small: SmallLoader, most: int) -> int:

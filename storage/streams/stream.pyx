@@ -29,7 +29,8 @@ NO_LIMITS = (0, 0, 0)
 
 
 cdef class RetentionPolicy:
-    """The limits of a stream, 0 for none. A policy object never changes; it is replaced.
+    """The limits of a stream, 0 for none. The limits of an object never change: another object replaces
+    it. The other attributes say when the limits are enforced next.
 
     max_len counts entries, max_age_ms is compared with the milliseconds of an ID, max_bytes is
     compared with `retention.kept_bytes`. exact: evict single entries, otherwise only whole blocks.

@@ -3,7 +3,7 @@
 
 from libc.stdint cimport uint64_t
 
-from millstream.storage.groups.group cimport Group, has_delivery_rules as group_has_rules
+from millstream.storage.groups.group cimport Group, has_delivery_rules
 from millstream.storage.groups.group_snapshot cimport copy_group, dump_group, load_group
 from millstream.storage.groups.shared_groups cimport shared_groups
 from millstream.storage.log.log_loading cimport load_blocks
@@ -51,7 +51,7 @@ cdef dict stream_meta(Stream stream, bint shared, producers, groups):
     return meta
 
 
-def has_delivery_rules(Stream stream not None) -> bool:
+def stream_has_rules(Stream stream not None) -> bool:
     """True if a group has rules of delivery, or an entry that waits by earlier ones, or if groups
     matter for the policy, or the stream has or had scheduled entries. A snapshot of it cannot be read
     by versions of millstream without them."""
@@ -59,7 +59,7 @@ def has_delivery_rules(Stream stream not None) -> bool:
     if stream.schedule is not None or stream.policy is not None and stream.policy.evict:
         return True
     for group in all_groups(stream.group_set):
-        if group_has_rules(group) or group.pending.records.waiting:
+        if has_delivery_rules(group) or group.pending.records.waiting:
             return True
     return False
 

@@ -21,6 +21,7 @@ from tests.support.resp import Error, Null, Simple
 from tests.unit.models import EntryId
 from tests.unit.test_policy import block_rows, policy_of, replays
 
+from millstream.commands.engine import policies
 from millstream.storage.streams.head_eviction import lost_by
 from millstream.storage.streams.settled import oldest_held_entry
 from millstream.storage.streams.stream_snapshot import copy_stream, dump_stream, load_stream
@@ -357,6 +358,28 @@ def test_every_way_to_settle_entries_lets_done_remove_them(
     for line in settle:
         player.call(line)
     assert length(player) == 0
+    replays(in_process)
+
+
+def test_a_policy_that_failed_is_retried(
+    in_process: InProcessServer, player: InProcessClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object) -> None:
+        raise MemoryError
+
+    for key in ("s", "t"):
+        player.call(f"XGROUP CREATE {key} g 0 MKSTREAM")
+        player.call(f"TPOLICY {key} EVICT DONE HARDLEN 2 EXACT")
+        player.call(f"XADD {key} 1-0 n 1")
+        player.call(f"XADD {key} 2-0 n 1")
+    monkeypatch.setattr(policies, "oldest_held_entry", broken)
+    for line in ("MULTI", "XADD s 3-0 n 1", "XADD t 3-0 n 1", "EXEC"):
+        player.call(line)
+    assert [player.call(f"XLEN {key}") for key in ("s", "t")] == [3, 3]
+    in_process.wait_ms(1500)  # the timer fails, too
+    monkeypatch.undo()
+    in_process.wait_ms(1500)
+    assert [player.call(f"XLEN {key}") for key in ("s", "t")] == [2, 2]
     replays(in_process)
 
 

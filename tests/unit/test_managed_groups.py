@@ -19,7 +19,7 @@ from millstream.server.repair.inspecting import inspect_directory
 from millstream.storage.files.manifest import Manifest, store_manifest
 from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.groups.group_snapshot import dump_group, load_group
-from millstream.storage.streams.stream_snapshot import has_delivery_rules
+from millstream.storage.streams.stream_snapshot import stream_has_rules
 
 OK = Simple("OK")
 DAY_MS = 86_400_000
@@ -573,12 +573,12 @@ def test_entries_that_wait_need_rules_until_they_are_delivered(
     s.call("XREADGROUP GROUP g a COUNT 2 STREAMS s >")
     s.call("TNACK s g a DELAY 20 IDS 2 1-1 2-1")
     s.call("TGROUP s g TIMEOUT 0")
-    assert has_delivery_rules(in_process.stream())
+    assert stream_has_rules(in_process.stream())
     assert pending(s) == [(1, b"", -1, 1), (2, b"", -1, 1)]
     in_process.wait_ms(20)
     assert s.call("TREAD s 0 1 GROUP g 0") == [[b"1.1", b"n", b"1"]]
     assert s.call("XCLAIM s g b 0 2-1 JUSTID") == [b"2-1"]
-    assert not has_delivery_rules(in_process.stream())
+    assert not stream_has_rules(in_process.stream())
 
 
 @pytest.mark.parametrize(

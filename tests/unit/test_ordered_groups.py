@@ -479,6 +479,24 @@ def test_what_a_filter_passed_over_is_not_lost(
     assert lost_by(again, again.groups[b"g"]) == 0
 
 
+@pytest.mark.parametrize(
+    "trim",
+    ["XTRIM s MAXLEN 1", "XTRIM s MINID 4-0", "XADD s MAXLEN 1 9-0 k x", "TAPPEV s COUNT 1",
+     "TPOLICY s MAXLEN 1 EXACT", "XTRIM s MAXLEN 0", "XTRIM s MAXLEN 1 ACKED"],
+)  # fmt: skip
+def test_a_trim_records_how_far_a_filter_has_come(
+    in_process: InProcessServer, player: InProcessClient, trim: str
+) -> None:
+    player.call("TGROUP s g START 0 WHERE 1 k EQ a")
+    add(player, "xxxx")
+    assert take(player) == []
+    player.call(trim)
+    assert facts(player)[b"lost"] == 0
+    again = in_process.replayed().databases[0].stream(b"s")
+    assert again is not None
+    assert lost_by(again, again.groups[b"g"]) == 0
+
+
 def test_evict_done_keeps_exactly_what_an_ordered_group_holds(s: InProcessClient) -> None:
     chance = random.Random(4)
     s.call("TGROUP s g RUN 2")

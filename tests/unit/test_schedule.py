@@ -19,7 +19,7 @@ from tests.support.in_process import NOW_MS, InProcessClient, InProcessServer
 from tests.support.resp import Error, Null, Reply, Simple
 from tests.support.small_data import CREATED_MS, ID, write_base
 
-from millstream.errors import WRONG_TYPE
+from millstream.errors import EXHAUSTED, WRONG_TYPE
 from millstream.server.execution import due_work
 from millstream.server.repair.inspecting import inspect_directory
 from millstream.storage.blocks.lazyfree import TO_FREE, defer, free_step
@@ -260,6 +260,33 @@ def test_a_passed_time_cancels_the_older_one(
     assert in_process.keyspace.scheduled_fired == 1
     in_process.wait_ms(100)
     assert values(s) == [b"2"]
+
+
+def test_a_passed_time_comes_after_what_is_due_before(
+    in_process: InProcessServer, s: InProcessClient
+) -> None:
+    s.call("TSCHEDULE s IN 9 later n 5")
+    s.call("TSCHEDULE s IN 5 first n 1")
+    s.call("TSCHEDULE s IN 6 mail n 0")
+    s.call("TSCHEDULE s IN 7 second n 2")
+    in_process.wall_ms += 20  # the timer is late
+    assert s.call(f"TSCHEDULE s AT {NOW_MS + 7} mail n 3") == b"%d.5" % (NOW_MS + 7)
+    assert values(s) == [b"1", b"2", b"3"]
+    s.call(f'TSCHEDULE s AT {NOW_MS + 8} "" n 4')
+    in_process.wait_ms(0)
+    assert values(s) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_passed_time_waits_for_many_earlier_ones(
+    in_process: InProcessServer, s: InProcessClient
+) -> None:
+    for number in range(502):
+        s.call(f"TSCHEDULE s IN 5 x{number} n {number}")
+    in_process.wall_ms += 20
+    assert s.call(f'TSCHEDULE s AT {NOW_MS + 5} "" n 502') == b"%d.503" % (NOW_MS + 5)
+    assert length(s) == 500
+    in_process.wait_ms(0)
+    assert values(s) == [b"%d" % number for number in range(503)]
 
 
 def test_entries_without_a_name_are_separate(s: InProcessClient) -> None:
@@ -522,8 +549,10 @@ def test_schedules_follow_the_wall_clock(in_process: InProcessServer, s: InProce
 def test_a_stream_that_cannot_take_entries_keeps_them(
     in_process: InProcessServer, s: InProcessClient
 ) -> None:
-    s.call("XADD s 18446744073709551615-18446744073709551615 n 0")
     s.call("TSCHEDULE s IN 5 x n 1")
+    s.call("XADD s 18446744073709551615-18446744073709551615 n 0")
+    for when in ("IN 5", "AT 5"):
+        assert s.call(f"TSCHEDULE s {when} y n 2") == Error(EXHAUSTED)
     in_process.wait_ms(5)
     in_process.wait_ms(999)
     assert s.in_process.keyspace.scheduled_entries() == 1
@@ -531,7 +560,22 @@ def test_a_stream_that_cannot_take_entries_keeps_them(
     s.call("XSETID s 18446744073709551615-18446744073709551614")
     in_process.wait_ms(1)
     assert values(s)[-1:] in ([b"1"], [b"0"])
-    assert s.call("TSCHEDULE s IN 0 y n 2") == s.call("TSCHEDULE s IN 0 y n 2")
+
+
+def test_a_firing_that_failed_is_retried(
+    in_process: InProcessServer, s: InProcessClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object) -> None:
+        raise MemoryError
+
+    s.call("TSCHEDULE s IN 5 x n 1")
+    monkeypatch.setattr(due_work, "firing_moment", broken)
+    in_process.wait_ms(5)
+    monkeypatch.undo()
+    in_process.wait_ms(999)
+    assert length(s) == 0
+    in_process.wait_ms(1)
+    assert values(s) == [b"1"]
 
 
 # ---------------------------------------------------------------- keys

@@ -19,7 +19,8 @@ def tschedule(model: Model, client: ClientModel, words: Request) -> Answer:
     stream.cancel_named(name)
     stream.put_scheduled(ticket, name, fields)
     if due_ms <= now_ms:
-        model.log.fire(key, stream, ticket)
+        for earlier in sorted(one for one in stream.scheduled if one <= ticket):
+            model.log.fire(key, stream, earlier)
     return dotted(ticket)
 
 
