@@ -12,6 +12,7 @@ from typing import Any
 from millstream.commands.draft.tnack import DELAY_MAX_MS
 from millstream.commands.engine.claiming import no_group
 from millstream.commands.engine.conditions import skip_filter, take_filter
+from millstream.commands.engine.evicting import record_passes
 from millstream.commands.engine.lifecycle import live_group, new_group, note_used
 from millstream.commands.runtime.arguments import Args, parse_integer
 from millstream.commands.runtime.context import Context
@@ -103,6 +104,7 @@ def tgroup(ctx: Context, args: Args) -> Simple:
     if changed:
         if "order" in changed:
             changed["order"] = (*changed["order"], ctx.server.random_number())
+        record_passes(ctx, key, stream)  # by the filter so far
         group.set_rules(**changed)
         ctx.keyspace.has_rules = True
         # Entries may be due for readers that wait: the effect wakes them.

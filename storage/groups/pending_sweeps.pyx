@@ -4,11 +4,13 @@ consumers that own none."""
 
 from libc.stdint cimport INT64_MAX, UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
 
+from millstream.entry_id cimport EntryId
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport (
     chunk_bounds, exact_min, expires_ms, leave_heaps, work,
 )
 from millstream.storage.groups.group cimport Group
+from millstream.storage.groups.ordered_pending cimport OrderedPending, ordered
 from millstream.storage.groups.pending cimport EXPIRE, Chunk, Pending, first_of
 from millstream.storage.groups.pending_chunks cimport (
     close_gaps, drop_chunk, merge_small, own_chunk, place_of,
@@ -98,6 +100,8 @@ cdef uint32_t sweep_chunk(PendingList pending, uint32_t place, uint32_t consumer
 def take_expired(Group group not None, uint64_t now_ms, uint64_t limit) -> list[tuple[int, int]]:
     """Remove up to `limit` expired records; return their IDs in no particular order."""
     cdef PendingList pending = group.pending
+    cdef OrderedPending keyed = ordered(pending)
+    cdef uint64_t ms, seq
     cdef list gone = []
     cdef Chunk* first = first_of(pending.records, EXPIRE)
     cdef uint32_t place
@@ -111,4 +115,7 @@ def take_expired(Group group not None, uint64_t now_ms, uint64_t limit) -> list[
             merge_small(pending.records, place)
         first = first_of(pending.records, EXPIRE)
     exact_min(pending.records, EXPIRE, NEVER)
+    if keyed is not None:
+        for ms, seq in gone:
+            keyed.keys.end(EntryId(ms, seq))
     return gone

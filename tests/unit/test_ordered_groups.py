@@ -291,6 +291,17 @@ def test_gone_entries_are_dropped_when_their_turn_comes(s: InProcessClient) -> N
     assert facts(s)[b"parked"] == 0
 
 
+def test_an_entry_that_expires_frees_its_key(
+    in_process: InProcessServer, s: InProcessClient
+) -> None:
+    s.call("TGROUP s g START 0 TIMEOUT 1000 ORDER FIELD k")
+    add(s, "aab")
+    assert numbers(s.call("TREAD s 0 9 GROUP g 0 RETRY 60 100")) == [1, 3]
+    s.call('TNACK s g "" SILENT IDS 1 3-1')
+    in_process.wait_ms(100)
+    assert take(s) == [2]
+
+
 def test_an_acknowledged_entry_that_is_gone_frees_its_key(s: InProcessClient) -> None:
     add(s, "aa")
     assert take(s) == [1]
