@@ -253,6 +253,9 @@ def shown(keyspace: Keyspace) -> dict[bytes, Any]:
     for db in keyspace.databases:
         for key in db.keys():  # noqa: SIM118
             meta, blocks = dump_stream(db.stream(key))  # type: ignore[union-attr]
+            for group in meta["groups"]:
+                while group["consumers"] and group["consumers"][-1] is None:
+                    group["consumers"].pop()  # the numbers of consumers that left
             found[db.index, key] = meta, [block.to_bytes() for block in blocks]
     return found  # type: ignore[return-value]
 
