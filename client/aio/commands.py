@@ -190,11 +190,10 @@ class StreamCommands(Generic[T]):
 
     async def tgroup(
         self, key: Key, group: Key, *, start: IdWord | None = None, ttl: int | None = None,
-        timeout: int | None = None, backoff: Sequence[int] | None = None,
+        timeout: int | None = None, backoff: Sequence[int] | None = None, run: int | None = None,
         maxdeliver: int | None = None, deadletter: Key | None = None,
         maxinflight: int | None = None, consumerttl: int | None = None, pause: int | None = None,
-        order: Order | None = None, run: int | None = None,
-        where: Sequence[Condition] | None = None,
+        order: Order | None = None, where: Sequence[Condition] | None = None,
     ) -> bool:  # fmt: skip
         """Set the rules of a group, in milliseconds; those that are not given stay.
 
