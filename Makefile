@@ -7,6 +7,7 @@
 # make lint     ruff, mypy, import-linter, and whether generated modules are current
 # make docs     the documentation as a site, in site/
 # make asan     the unit tests on modules compiled with AddressSanitizer
+# make fuzz     changed files of Redis, on these modules      TARGET=rdb or aof, FUZZ_S=60 seconds
 # make clean    remove what the other targets made, but not the data
 #
 # PYTHON=/path/to/python3 selects the interpreter; the default is the first suitable one.
@@ -22,13 +23,15 @@ TESTS ?=
 EXAMPLES ?=
 MODULES ?=
 TOGETHER ?=
+TARGET ?= rdb
+FUZZ_S ?= 60
 
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := src/millstream server storage commands pipeline cdc client tools dashboard
 SOURCES := $(shell find $(PACKAGES) tests/support -name '*.pyx' -o -name '*.pxd')
 
-.PHONY: serve build test bench spark lint docs asan clean need-redis need-test
+.PHONY: serve build test bench spark lint docs asan fuzz clean need-redis need-test
 
 serve: build
 	@! (: </dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null || { \
@@ -66,6 +69,9 @@ docs: $(VENV)/installed-docs
 
 asan: $(VENV)/installed-compiler $(VENV)/installed-package $(VENV)/installed-test
 	scripts/asan.sh $(TESTS)
+
+fuzz: $(VENV)/installed-compiler $(VENV)/installed-package $(VENV)/installed-test
+	scripts/asan.sh --fuzz $(TARGET) --seconds $(FUZZ_S)
 
 clean:
 	rm -rf $(VENV) build dist site .cache *.egg-info .hypothesis .import_linter_cache

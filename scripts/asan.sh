@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs tests/unit on modules compiled with AddressSanitizer. They are compiled in a copy of the
-# sources, build/asan, which is put in PYTHONPATH; the modules in place are not changed.
+# Runs tests/unit on modules compiled with AddressSanitizer; with `--fuzz TARGET OPTION...`, a fuzz
+# target (tests/fuzz). The modules are compiled in a copy of the sources, build/asan, which is put in
+# PYTHONPATH; those in place are not changed.
 #
 # PYTHONMALLOC=malloc: the sanitizer then checks every Python object, not only whole arenas.
 # detect_leaks=0: an interpreter never frees all its memory. allocator_may_return_null=1: tests run out of
@@ -27,5 +28,9 @@ without=()
 for name in tidy shape links docs site package bench bench_spark; do
     without+=(--ignore "tests/unit/test_$name.py")
 done
-LD_PRELOAD=$(${CC:-cc} -print-file-name=libasan.so) \
-    "$bin/pytest" "${@:-tests/unit}" "${without[@]}" --timeout 600 --capture sys
+export LD_PRELOAD
+LD_PRELOAD=$(${CC:-cc} -print-file-name=libasan.so)
+if [ "${1:-}" = --fuzz ]; then
+    exec "$bin/python" -m tests.fuzz "${@:2}"
+fi
+"$bin/pytest" "${@:-tests/unit}" "${without[@]}" --timeout 600 --capture sys

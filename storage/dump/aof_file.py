@@ -138,7 +138,7 @@ class AofReader:
         """A line with a mark and a number."""
         line = self._line(_NUMBER_MAX_BYTES, b"\r\n")
         digits = line[1:]
-        if line[0] != mark or not digits.isdigit() or int(digits) > most:
+        if line[:1] != bytes((mark,)) or not digits.isdigit() or int(digits) > most:
             raise PayloadError(f"{line!r} in place of a number of words or bytes")
         return int(digits)
 

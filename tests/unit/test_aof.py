@@ -158,7 +158,14 @@ def test_a_length_is_not_believed_before_its_bytes() -> None:
     for data in (b"*2\r\n$3\r\nSET\r\n$1000000000\r\nx", b"*1000000\r\n$1\r\na\r\n"):
         with pytest.raises(CutOffError):
             read_all(data, 1000)
-    for data in (b"*1\r\n$1073741825\r\n", b"*1048577\r\n", b"*0\r\n", b"*-1\r\n", b"SET a b\r\n"):
+    for data in (
+        b"*1\r\n$1073741825\r\n",
+        b"*1048577\r\n",
+        b"*0\r\n",
+        b"\r\n",
+        b"*-1\r\n",
+        b"SET a b\r\n",
+    ):
         with pytest.raises(PayloadError, match=r"place of|no words"):
             read_all(data, 1000)
 
