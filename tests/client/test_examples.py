@@ -17,7 +17,7 @@ import pytest
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
-from millstream.client import Millstream, Record, connect
+from millstream.client import Job, Millstream, Record, connect
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "client"
 
@@ -148,6 +148,33 @@ def test_a_job_queue_retries_and_stops_in_order(
     assert program.end(signal.SIGTERM) == 0
     assert ms.xpending("mail", "senders")["pending"] == 0
     assert [copy["dead_text"] for copy in ms.trange("mail:dead")] == ["no such address"]
+
+
+def test_workers_keep_the_order_of_a_group(server: Server, ms: Millstream[str]) -> None:
+    """FIFO per customer, as in the guide, also if a job fails at first."""
+    ms.tgroup("orders", "crew", start=0, timeout=30_000, order=("FIELD", "customer"))
+    for number in range(30):
+        ms.tappend("orders", {"customer": f"c{number % 3}", "n": number})
+    worker = ms.worker("orders", "crew", concurrency=8, timeout=30, backoff=[0.01])
+    running: set[str] = set()
+    done: list[int] = []
+
+    @worker.handler
+    def handle(job: Job[str]) -> None:
+        assert job["customer"] not in running
+        running.add(job["customer"])
+        try:
+            if job["n"] in ("4", "15") and job.attempt == 1:
+                raise ValueError("fails once")
+            done.append(int(job["n"]))
+        finally:
+            running.remove(job["customer"])
+        if len(done) == 30:
+            worker.stop()
+
+    worker.run()
+    for customer in range(3):
+        assert [n for n in done if n % 3 == customer] == list(range(customer, 30, 3))
 
 
 def test_a_service_shares_its_jobs_and_stops_in_order(

@@ -66,7 +66,8 @@ def fill_managed(client: RawClient) -> None:
     client.call("DEL", "mail", "mail:dead")
     client.call("TGROUP", "mail", "senders", "START", "0", "TIMEOUT", "60000", "BACKOFF", "2",
                 "600000", "3600000", "MAXDELIVER", "5", "DEADLETTER", "mail:dead",
-                "MAXINFLIGHT", "100", "CONSUMERTTL", "3600000")  # fmt: skip
+                "MAXINFLIGHT", "100", "CONSUMERTTL", "3600000", "ORDER", "FIELD", "to", "RUN", "2",
+                "WHERE", "1", "to", "PREFIX", "user")  # fmt: skip
     for number in range(1, 10):
         client.call("XADD", "mail", f"{1_700_000_000_000 + number}-1", "to", f"user-{number}")
     for consumer, count in (("worker-1", "4"), ("worker-2", "2")):

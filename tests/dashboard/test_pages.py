@@ -345,7 +345,10 @@ def test_a_managed_group_and_its_actions(ours: Server, new_board: Boards, visit:
             "3", "2", "0", "1"
         ]  # fmt: skip
         rules = page.locator("section:has(#rules)").inner_text()
-        for text in ("1 min", "10 min, 1 h 0 min", "Deliveries at most\n5", "mail:dead"):
+        for text in (
+            "1 min", "10 min, 1 h 0 min", "Deliveries at most\n5", "mail:dead",
+            "those with the same to", "Entries of a key in one reply\n2", "to PREFIX user",
+        ):  # fmt: skip
             assert text in rules
         row = page.get_by_role("row").filter(has_text="1700000000002-1")
         assert row.get_by_text("waiting").is_visible()
