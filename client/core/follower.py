@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from heapq import heapreplace
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -15,7 +16,7 @@ from millstream.client.codecs import InvalidRecord
 from millstream.client.core import requests
 from millstream.client.core.asking import Asking, Create, LookUp, Read, by_server
 from millstream.client.core.deadlines import Patience, Stops
-from millstream.client.core.merge import FETCHED, Bound, Merge
+from millstream.client.core.merge import FETCHED, RECORD, Bound, Merge
 from millstream.client.core.opening import open_lineage
 from millstream.client.core.options import Options
 from millstream.client.core.packed_token import TokenPacker
@@ -109,17 +110,19 @@ class Follower:
         return self._hand_out(shard)
 
     def run(self, begun: int) -> Iterable[Record[Any]]:
-        """The next records of a stream of one shard, with most checks of `take` once for all of
-        them; nothing for other streams. `take` has the last record of a buffer.
+        """The next records, with most checks of `take` once for all of them. `take` has the last
+        record of a buffer, and records that are late.
 
         It ends when the follow that began at `begun` is stopped, and when the order of the shards
         is computed again: after an answer, a move, the end of the stream and in a child process.
         """
         heap = self._merge.heap
-        if len(self._lineage.states) != 1 or not heap or self.events or self._lineage.orphans:
+        if not heap or self.events or self._lineage.orphans:
             return ()
         if self.values is not None:  # each record may be a bad one
             return ()
+        if len(self._lineage.states) != 1:
+            return self._run_merged(heap, begun)
         shard = heap[0][3]
         return () if shard.gaps else self._run(shard, heap, begun)
 
@@ -128,6 +131,24 @@ class Follower:
         while len(buffer) > 1 and merge.heap is heap and stops.count == begun:
             shard.last = record = buffer.popleft()
             self._records += 1
+            yield record
+
+    def _run_merged(self, heap: list[Bound], begun: int) -> Iterator[Record[Any]]:
+        merge, stops = self._merge, self.stops
+        while merge.heap is heap and stops.count == begun and heap:
+            following, kind, name, shard = heap[0]
+            buffer = shard.buffer
+            if kind == FETCHED or len(buffer) < 2 or shard.gaps or following < self._greatest:
+                return
+            try:
+                record = buffer.popleft()
+                heapreplace(heap, (buffer[0].id, RECORD, name, shard))
+                self._greatest = following
+                shard.last = record
+                self._records += 1
+            except BaseException:  # of a signal handler, as in `_hand_out`
+                merge.heap = []
+                raise
             yield record
 
     def read(self, timeout_s: float | None, begun: int | None = None) -> Steps[Record[Any] | None]:
