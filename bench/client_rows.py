@@ -46,12 +46,15 @@ def one_shard(harness: Harness, full: int, quick: int, reads: Reads = "nothing")
     )
 
 
-def sixteen_shards(harness: Harness, full: int, quick: int) -> Lanes:
+def sixteen_shards(harness: Harness, full: int, quick: int, reads: Reads = "nothing") -> Lanes:
     """A stream of 16 shards in one order against a loop of XREAD over one stream."""
     records = harness.plan.size(full, quick)
     side = filled(harness, records)
     return harness.alternate(
-        {REDIS: lambda: plain_loop(side, records), OURS: lambda: followed(side, MANY, records)}
+        {
+            REDIS: lambda: plain_loop(side, records, reads),
+            OURS: lambda: followed(side, MANY, records, reads),
+        }
     )
 
 
