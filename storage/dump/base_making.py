@@ -22,6 +22,7 @@ from millstream.storage.dump.node_codec import digest_form
 from millstream.storage.dump.rdb import whole
 from millstream.storage.dump.rdb_file import STRING, KeyHead, NotRdbError, Passed, RdbFile
 from millstream.storage.dump.reader import CutOffError
+from millstream.storage.dump.seen_keys import SeenKeys
 from millstream.storage.dump.stream_reading import Adjusted, StreamReader
 from millstream.storage.files.snapshot_writer import SnapshotWriter
 from millstream.storage.keyspace.keyspace import Source
@@ -134,7 +135,7 @@ class BaseMaker:
         self._batch = SmallStreams(_BATCH_BYTES)
         self._is_open = False  # blocks of the current key have been written
         self._digest = new_digest()
-        self._known: set[int] = set()
+        self._known = SeenKeys()
         self._has_consumer_times = True
         self._source: Source | None = None
 
@@ -262,9 +263,8 @@ class BaseMaker:
 
     def _require_new(self, database: int, head: KeyHead, name: str) -> None:
         number = xxh3_64_intdigest(database.to_bytes(4, "little") + head.name, self._seed)
-        if number in self._known:
+        if not self._known.add(number):
             raise ImportFailure(f"{name} has {_shown(head)}, which was imported before")
-        self._known.add(number)
 
     def leave_out(self, passed: Passed) -> None:
         """Count what has no place here."""

@@ -7,6 +7,8 @@ runs in this process, and the base is read as a server reads it.
 from __future__ import annotations
 
 import struct
+import tracemalloc
+from random import Random
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from millstream.storage.dump.digests import entry_form, new_digest
 from millstream.storage.dump.rdb_bytes import crc64
 from millstream.storage.dump.rdb_file import RdbFile
 from millstream.storage.dump.reader import Reader
+from millstream.storage.dump.seen_keys import SeenKeys
 from millstream.storage.files.manifest import Manifest, base_name
 from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
@@ -376,6 +379,33 @@ def test_a_key_may_come_once() -> None:
         (0, b"s"),
         (1, b"s"),
     ]
+
+
+@given(
+    st.lists(
+        st.integers(0, 2**64 - 1) | st.integers(0, 40) | st.integers(0, 9).map(lambda n: n << 40)
+    )
+)
+def test_seen_keys_are_a_set(numbers: list[int]) -> None:
+    seen, model = SeenKeys(), set[int]()
+    for number in [*numbers, *range(2000 * (len(numbers) % 2))]:
+        known = (number or 1) in model
+        model.add(number or 1)
+        assert seen.add(number) != known
+    assert len(seen) == len(model)
+
+
+def test_a_key_that_was_seen_takes_less_than_40_bytes() -> None:
+    random = Random(5)
+    numbers = [random.getrandbits(64) for _ in range(45_000)]
+    tracemalloc.start()
+    try:
+        seen = SeenKeys()
+        for number in numbers:
+            seen.add(number)
+        assert tracemalloc.get_traced_memory()[1] < 40 * len(numbers)
+    finally:
+        tracemalloc.stop()
 
 
 def test_bytes_after_the_end_are_refused() -> None:
