@@ -88,6 +88,12 @@ class Told(NamedTuple):
     wants_ack: Callable[[], None]
 
 
+class _ObeyedSession(Session):
+    """XADD takes the ID of a message from it, and `*` as a repeat, which appends nothing."""
+
+    is_obeyed = True
+
+
 class Obeyed:
     """Runs the commands of one stream. `database` is the one that is selected in it."""
 
@@ -97,7 +103,7 @@ class Obeyed:
         self._context: Context = executor.context
         self._keyspace = keyspace
         self._told = told
-        self._session = Session(0)
+        self._session = _ObeyedSession(0)
         self._handlers: dict[bytes, Callable[[list[bytes]], None]] = {}
 
     @property
@@ -209,20 +215,10 @@ class Obeyed:
         return f"{printable(readable(words[0][:64])).upper()}{key}"
 
     def _xadd(self, words: list[bytes]) -> None:
-        at, producer = _id_place(words)
-        if at is None:
-            raise CannotFollow(f"{self._shown(words)} has no ID")
-        if words[at] == b"*":  # a repeat of a producer, which appended nothing
+        if words[2:3] == [b"*"]:  # no message of a producer, and no ID of the source
             self.ignored.note(words[0])
-            return
-        if producer is None:
+        else:
             self._call(words)
-            return
-        place, names = producer
-        if len(names) != 2:  # IDMPAUTO: its name follows from the fields
-            raise CannotFollow(f"{self._shown(words)} names its message by its fields")
-        self._call([*words[:place], *words[place + 1 + len(names) :]])
-        self._call([b"XIDMPRECORD", words[1], *names, words[at]])
 
     def _restore(self, words: list[bytes]) -> None:
         if len(words) > 3 and words[3] and words[3][0] in OTHER_TYPES:
@@ -366,22 +362,3 @@ def _database_number(word: bytes) -> int:
     if not word.isdigit():
         raise CannotFollow(f"{word[:20]!r} in place of the number of a database")
     return int(word)
-
-
-def _id_place(words: list[bytes]) -> tuple[int | None, tuple[int, list[bytes]] | None]:
-    """The place of the ID of an XADD; that of its IDMP or IDMPAUTO, with the words after it."""
-    at, producer = 2, None
-    while at < len(words):
-        word = words[at]
-        if not word[:1].isalpha():
-            return at, producer
-        name = word.lower()
-        if name in (b"maxlen", b"minid"):
-            at += 2 if words[at + 1 : at + 2] in ([b"="], [b"~"]) else 1
-        elif name in (b"limit", b"idmpauto", b"idmp"):
-            more = 2 if name == b"idmp" else 1
-            if name != b"limit":
-                producer = at, words[at + 1 : at + 1 + more]
-            at += more
-        at += 1
-    return None, producer

@@ -1,5 +1,4 @@
-"""A set of numbers of 64 bits that takes 8 bytes for each slot. A set of Python takes 60 to 85 bytes
-for each number."""
+"""A set of numbers of 64 bits in 8 bytes a slot. A set of Python takes 60 to 85 bytes a number."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from tests.support.rdb_files import key, string
 from tests.support.resp import encode_command
 from tests.unit.test_importing import NOW_MS, reader_of
 
+from millstream.commands.engine.idempotent_messages import name_of
 from millstream.errors import PayloadError
 from millstream.server.moving.aof_replay import Replay, ReplayFailure
 from millstream.server.moving.source_files import NoSource, aof_files
@@ -284,3 +285,18 @@ def test_a_damaged_base_is_refused() -> None:
     assert "checksum" in failure(rdb_files.file(mark, checksum=5))
     twice = rdb_files.file(mark, key(b"s", string(b"x")), key(b"s", string(b"x")))
     assert "appears twice" in failure(twice)
+
+
+def test_messages_of_producers_keep_their_names() -> None:
+    """Redis 8.6 sends the ID of a new message, and `*` for a repeat."""
+    replay = replayed(
+        requests(
+            f"XADD s IDMP p m1 {NOW_MS}-1 a b", f"XADD s IDMPAUTO p {NOW_MS}-2 a c",
+            "XADD s IDMP p m1 * a b", "XADD s IDMP p other * a b",
+            f"XADD s IDMP p m1 {NOW_MS}-3 a b", "XADD s * a b", "XADD s MAXLEN 1 * a b",
+        )
+    )  # fmt: skip
+    assert values(replay) == {(0, b"s"): [(NOW_MS, 1), (NOW_MS, 2), (NOW_MS, 3)]}
+    [stream] = [value for _, value in replay.values() if isinstance(value, LiveStream)]
+    assert stream.idempotence.find(b"p", b"m1", NOW_MS) == (NOW_MS, 3)
+    assert stream.idempotence.find(b"p", name_of([b"a", b"c"]), NOW_MS) == (NOW_MS, 2)

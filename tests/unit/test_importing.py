@@ -381,11 +381,10 @@ def test_a_key_may_come_once() -> None:
     ]
 
 
-@given(
-    st.lists(
-        st.integers(0, 2**64 - 1) | st.integers(0, 40) | st.integers(0, 9).map(lambda n: n << 40)
-    )
-)
+COLLIDING = st.integers(0, 9).map(lambda number: number << 40)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 40) | COLLIDING))
 def test_seen_keys_are_a_set(numbers: list[int]) -> None:
     seen, model = SeenKeys(), set[int]()
     for number in [*numbers, *range(2000 * (len(numbers) % 2))]:
