@@ -433,7 +433,7 @@ def client_many_shards(harness: Harness) -> Lanes:
     return client_rows.sixteen_shards(harness, full=400_000, quick=80_000)
 
 
-@row("client-16-shards-all", CLIENT, "16 shards in one order, all fields and ID",
+@row("client-16-shards-all", CLIENT, "16 shards, all fields and ID",
      Goal(rate_ratio=0.7), unit="ns/record")  # fmt: skip
 def client_many_shards_all(harness: Harness) -> Lanes:
     return client_rows.sixteen_shards(harness, full=400_000, quick=80_000, reads="fields and ID")
