@@ -31,6 +31,7 @@ from millstream.client.core.words import (
     word_bytes,
 )
 from millstream.client.errors import InvalidFields, Sealed
+from millstream.client.log import log
 
 BATCH_MAX = 10_000
 """The limit of TAPPENDMANY."""
@@ -103,6 +104,8 @@ class BatchSender:
         self.key = key
         self.producer = producer
         self.repeats = 0
+        self.warns = False
+        """True if numbers that the stream has already are unexpected."""
         self._retry_for_s = retry_for_s
         self._now = now
         self._head = packed_words(("TAPPENDMANY", 1, key, "PRODUCER", producer))
@@ -124,12 +127,16 @@ class BatchSender:
         Raises the last error after the time for repeats, and at once one that does not end."""
         until_s = self._now() + self._retry_for_s
         pause_s = FIRST_S
+        repeats = False
         while batch.entries:
             try:
-                yield from attempt or self._attempt(batch)
+                new = yield from attempt or self._attempt(batch)
+                if self.warns and not repeats and new < len(batch.entries):
+                    self._warn(len(batch.entries) - new)
                 break
             except Exception as error:
                 attempt = None
+                repeats = True
                 if is_too_long(error, long_ones(batch)):
                     refusals = yield from self._too_long(batch)
                     if refusals:
@@ -141,6 +148,15 @@ class BatchSender:
             self.repeats += 1
             yield Sleep(min(pause_s, max(0.0, until_s - self._now())))
             pause_s = min(pause_s * 2, MOST_S)
+
+    def _warn(self, count: int) -> None:
+        log.warning(
+            "%d entries of the producer %r have numbers that %r has already, and were not "
+            "appended: if another producer with this name is running, give each its own name",
+            count,
+            text(self.producer),
+            text(self.key),
+        )
 
     def _attempt(self, batch: Entries) -> Steps[int]:
         count: int = yield Call(self.command(batch.entries))

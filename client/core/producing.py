@@ -134,6 +134,7 @@ class Producing:
             self._key, f"producer:{unique}" if self._name is None else self._name,
             options.retry_for_s, now,
         )  # fmt: skip
+        self._sender.warns = True
         self._repeater = Repeater(options.retry_for_s, now)
         self.last_seq: int | None = None
         """The number that the server knew when the producer began."""

@@ -107,6 +107,21 @@ def test_numbers_continue_in_a_producer_of_the_same_name(ms: Any) -> None:
     assert numbers(ms) == [1, 2, 3, 4, 10]
 
 
+def test_two_producers_with_one_name_are_reported(
+    ms: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ms.producer("s", "p") as one, ms.producer("s", "p") as other:
+        for n in range(3):
+            one.append({"n": n})
+        one.flush()
+        assert not caplog.records
+        for n in range(4):
+            other.append({"n": n})
+        other.flush()
+    assert "3 entries of the producer 'p' have numbers that 's' has already" in caplog.text
+    assert ms.xlen("s") == 4
+
+
 def test_a_value_that_is_too_large_is_refused_alone(ms: Any, long_values: int) -> None:
     with ms.producer("s", linger=60, buffer=2**26) as producer:
         good = producer.append({"n": 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from tests.client.apis import take
 from tests.client.proxy import Proxy
 
-from millstream.client import InvalidFields, InvalidRecord, Json, MillstreamError, Raw
+from millstream.client import ID, InvalidFields, InvalidRecord, Json, MillstreamError, Raw, Record
+from millstream.client.core.values import Values
 
 
 @dataclass
@@ -287,3 +289,16 @@ def test_what_is_no_codec_is_refused(ms: Any, make: str) -> None:
         made.of(dict)
     if make != "worker":
         made.close()
+
+
+def test_an_interrupted_copy_keeps_the_record() -> None:
+    record = Record(ID(5), "s", ["5.0", *(word for pair in BAD.items() for word in pair)])
+    buffer = [record]
+    values = Values(Order, "bad", None, (time.monotonic, time.time))
+    for _ in range(2):
+        steps = values.admit(buffer)
+        next(steps)  # the copy is on its way
+        with pytest.raises(KeyboardInterrupt):
+            steps.throw(KeyboardInterrupt())
+        assert buffer == [record]
+    assert values.buried == 0
