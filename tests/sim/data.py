@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.history import Found, FoundGroup, FoundStream
-from tests.support.storage_access import check_stream
+from tests.support.storage_access import check_stream, key_entries
 
 from millstream.storage.groups.dead_entries import dead_entries
 from millstream.storage.groups.group import Group as RealGroup
+from millstream.storage.groups.group import copied_rules
 from millstream.storage.groups.group_snapshot import dump_group
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.head_eviction import missed_by
@@ -108,8 +109,34 @@ class Group:
     deliveries: int = 0  # since the first one that was not new
     timeout_ms: int = 0  # 0: not managed
     backoff_ms: tuple[int, ...] = ()
-    max_in_flight: int = 0  # 0: no limit
-    paused_until_ms: int = 0
+    rules: dict[str, Any] = field(default_factory=dict)  # the others that are set, by their names
+    dead_letters: dict[bytes, int] = field(default_factory=dict)  # copies by reason
+    # In an ordered group: the keys of pending entries, and those of parked ones.
+    keys: dict[EntryId, bytes] = field(default_factory=dict)
+    parked: dict[EntryId, bytes] = field(default_factory=dict)
+
+    @property
+    def in_flight(self) -> int:
+        """The number of entries that readers hold."""
+        return sum(not record.waiting for record in self.pending.values())
+
+    def matches(self, words: tuple[bytes, ...]) -> bool:
+        """True if the filter of the group matches these fields, of which none is repeated."""
+        return matches(self.rules.get("where", []), dict(zip(words[::2], words[1::2], strict=True)))
+
+    def key_of(self, words: tuple[bytes, ...]) -> bytes | None:
+        """The key of an entry with these fields; None if it is not ordered."""
+        kind, name, _ = self.rules.get("order", (b"NONE", b"", 0))
+        if kind == b"FIELD":
+            return dict(zip(words[::2], words[1::2], strict=True)).get(name)
+        return b"" if kind == b"ALL" else None
+
+    def of_its_key(self, entry_id: EntryId) -> list[EntryId]:
+        """The other pending entries of an entry's key."""
+        value = self.keys.get(entry_id)
+        if value is None:
+            return []
+        return [other for other, one in self.keys.items() if one == value and other != entry_id]
 
     def note(self, record: Pending, again: bool = True) -> None:
         """Record a delivery as the latest one."""
@@ -183,25 +210,48 @@ class Group:
         return [entry_id for entry_id, r in self.pending.items() if r.owner == name]
 
     def holds(self, entry_id: EntryId) -> bool:
-        """True if the group has not read this ID yet, or has it pending."""
-        return entry_id > self.offset or entry_id in self.pending
+        """True if the group has not read this ID yet, or has it pending or parked."""
+        is_known = entry_id in self.pending or entry_id in self.parked
+        return entry_id > self.offset or is_known
 
     def forget(self, ids: Iterable[EntryId]) -> None:
-        """Remove IDs from the pending entries."""
+        """Remove IDs from the pending and the parked entries."""
         for entry_id in ids:
-            self.pending.pop(entry_id, None)
+            for rows in (self.pending, self.parked, self.keys):
+                rows.pop(entry_id, None)  # type: ignore[attr-defined]
 
     def copy(self) -> Group:
         pending = {entry_id: record.copy() for entry_id, record in self.pending.items()}
         return Group(
             self.offset, self.gap_floor, self.ttl_ms, self.last_used_ms, self.entries_read,
             self.missed, dict(self.consumers), pending, 0, self.timeout_ms, self.backoff_ms,
-            self.max_in_flight, self.paused_until_ms,
+            dict(self.rules), dict(self.dead_letters), dict(self.keys), dict(self.parked),
         )  # fmt: skip
 
 
+def matches(where: list[bytes], fields: dict[bytes, bytes]) -> bool:
+    """True if all conditions hold. `where` has the words of EQ, PREFIX, IN and BETWEEN with whole
+    numbers."""
+    words = iter(where)
+    for name in words:
+        operator, value = next(words), fields.get(name)
+        if operator == b"IN":
+            holds = value in [next(words) for _ in range(int(next(words)))]
+        elif operator == b"BETWEEN":
+            least, most = int(next(words)), int(next(words))
+            holds = value is not None and value.isdigit() and least <= int(value) <= most
+        else:
+            operand = next(words)
+            holds = value == operand if operator == b"EQ" else (value or b"").startswith(operand)
+            holds = holds and value is not None
+        if not holds:
+            return False
+    return True
+
+
 Message = tuple[bytes, bytes]  # producer, iid
-Policy = tuple[int, int, int, bool]  # entries, milliseconds, bytes, exact
+# Entries, milliseconds, bytes, exact; with EVICT also its number and the three hard limits.
+Policy = tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -436,7 +486,9 @@ def _shown_group(group: Group) -> dict[str, object]:
         "offset": group.offset,
         "gap floor": group.gap_floor,
         "ttl": group.ttl_ms,
-        "rules": (group.timeout_ms, group.backoff_ms),
+        "rules": (group.timeout_ms, group.backoff_ms, group.rules),
+        "dead letters": group.dead_letters,
+        "keys": (sorted(group.parked), sorted(group.keys)),
         "entries read": group.entries_read,
         "missed": group.missed,
         "consumers": sorted(group.consumers),
@@ -525,7 +577,9 @@ def _seen_group(stream: RealStream, group: RealGroup, due_ms: int) -> dict[str, 
         "offset": (group.offset_ms, group.offset_seq),
         "gap floor": tuple(meta["gap_floor"]),
         "ttl": group.ttl_ms,
-        "rules": (group.timeout_ms, group.backoff_ms),
+        "rules": (group.timeout_ms, group.backoff_ms, _other_rules(group)),
+        "dead letters": dict(group.dead_letters),
+        "keys": key_entries(group),
         "entries read": group.entries_read,
         "missed": missed_by(stream, group),
         "consumers": sorted(group.pending.consumers),
@@ -538,6 +592,11 @@ def _seen_group(stream: RealStream, group: RealGroup, due_ms: int) -> dict[str, 
             if not expire_ms or first_ms + expire_ms > due_ms
         },
     }  # fmt: skip
+
+
+def _other_rules(group: RealGroup) -> dict[str, Any]:
+    rules = copied_rules(group)
+    return {name: rules[name] for name in rules if name not in ("timeout_ms", "backoff_ms")}
 
 
 def without(tree: Any, *names: str) -> Any:

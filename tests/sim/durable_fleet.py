@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from tests.sim.fleet import STEPS, Fleet, Frame, _line_at, has_frame
 from tests.sim.fleet_node import FleetClient, FleetNode
-from tests.sim.replay import demand
+from tests.sim.promises import demand
 from tests.sim.seeds import Play, play_seeds
 from tests.sim.world import DurableFrames
 from tests.support.resp import Error, Reply

@@ -13,12 +13,13 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.sim.data import Data, difference, seen_in, shown
 from tests.sim.fleet_node import FleetClient, FleetConfig, FleetNode
 from tests.sim.net import Connection
-from tests.sim.replay import BrokenPromise, Replay, demand
+from tests.sim.promises import BrokenPromise, demand
+from tests.sim.replay import Replay
 from tests.sim.seeds import Play, play_seeds
 from tests.sim.world import DurableFrames
 from tests.support.fakedisk import Crashed, FakeDisk
@@ -58,6 +59,8 @@ class Least(NamedTuple):
 
 class Fleet:
     module = "tests.sim.fleet"  # plays a seed again
+    node_entries = 100  # in a block
+    rings = 200, 2000, 1 << 20  # a small one leads to full syncs
 
     def __init__(self, seed: int, steps: int = STEPS) -> None:
         self.seed = seed
@@ -79,7 +82,7 @@ class Fleet:
         self.crashes = self.chance.random() < 0.7
         self.flips = self.chance.random() < 0.3
         self.rewrites = self.chance.choice([0.5, 0.05])
-        self.ring_bytes = self.chance.choice([200, 2000, 1 << 20])
+        self.ring_bytes = self.chance.choice(self.rings)
         self.disk_faults = self.chance.random() < 0.3
         self.clock_jumps = self.chance.random() < 0.3
         self.nodes: list[FleetNode] = []
@@ -601,11 +604,15 @@ class Fleet:
             for node in self.nodes
         ]
 
+    def seen(self, node: FleetNode) -> dict[str, Any]:
+        """The data in which all servers are equal in the end."""
+        return seen_in(node.keyspace)
+
     def _judge_all(self) -> None:
-        expected = seen_in(self._primary.keyspace)
+        expected = self.seen(self._primary)
         for node in self.nodes:
             self._judge(node)
-            found = difference(seen_in(node.keyspace), expected)
+            found = difference(self.seen(node), expected)
             demand(found is None, f"node {node.index} differs from the primary: {found}")
             frame_bytes = self._primary.persistence.commits.frame_bytes
             demand(

@@ -186,7 +186,7 @@ class FleetNode:
         self.workers: list[HandWorker] = []
         self.running = ""  # the worker that is running a task
         self._client_number = 0
-        self.keyspace = Keyspace()
+        self.keyspace = Keyspace(node_entries=fleet.node_entries)
         machine = Machine(disk, self.now_ms, self.steady_ms, self.loop, self.new_worker)
         self.persistence = WatchedPersistence(
             config,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.model.clients import Key
 from tests.sim.model.events import Room, Trimmed
-from tests.sim.replay import demand
+from tests.sim.promises import demand
 
 from millstream.server.execution.eviction import KEYS_AT_ONCE, Eviction
 from millstream.server.monitor.memory import Gauge

@@ -10,25 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.sim.data import COUNT_MAX, Data, EntryId, Group, Pending, Stream
+from tests.sim.data import Stream
+from tests.sim.group_replay import GroupReplay
+from tests.sim.promises import demand, id_of
 
 COUNTER = b"count"  # keys with this prefix count transactions
-RULES = {
-    b"TIMEOUT": "timeout_ms",
-    b"BACKOFF": "backoff_ms",
-    b"MAXINFLIGHT": "max_in_flight",
-    b"PAUSED": "paused_until_ms",
-}
 HALVES = b"<", b">"  # two keys with these prefixes and the same rest are a pair
-
-
-class BrokenPromise(AssertionError):
-    """The server broke a promise."""
-
-
-def demand(true: object, sentence: str) -> None:
-    if not true:
-        raise BrokenPromise(sentence)
 
 
 # The codes of effects, as in docs/formats.md.
@@ -40,7 +27,7 @@ CODES = dict(
         GROUP GROUPTTL GROUPSETID GROUPDROP CONSUMER CONSUMERDROP DELIVER REDELIVER CLAIM
         RELEASE ACK SEEN SET UPDATE EXTEND PATCH PADDED EXPIRE - DEL RENAME COPY RESTORE
         TRESTORE SWAPDB FLUSHDB FLUSHALL GROUPRULES TAKE WAIT DEADLINE DEAD COPIED
-        SCHEDULE UNSCHEDULE FIRE XDELRANGE
+        SCHEDULE UNSCHEDULE FIRE XDELRANGE - PICK
         """.split()
     )
 )
@@ -93,17 +80,8 @@ def effects_of(payload: bytes) -> Iterator[list[bytes]]:
         yield words
 
 
-def id_of(text: bytes) -> EntryId:
-    ms, seq = text.split(b"-")
-    return int(ms), int(seq)
-
-
-class Replay:
+class Replay(GroupReplay):
     """Plain data that effects are applied to."""
-
-    def __init__(self, data: Data) -> None:
-        self.data = data
-        self._db = 0
 
     def apply(self, payload: bytes) -> None:
         """One frame's payload."""
@@ -119,18 +97,7 @@ class Replay:
             demand(method, f"effect {name!r} is not known")
             method(*words)  # type: ignore[misc]
         self._judge_pairs()
-
-    def _stream(self, key: bytes) -> Stream:
-        value = self.data.databases[self._db].get(key)
-        demand(isinstance(value, Stream), f"effect on {key!r}, which is no stream")
-        assert isinstance(value, Stream)
-        return value
-
-    def _found_group(self, key: bytes, name: bytes) -> Group:
-        group = self._stream(key).groups.get(name)
-        demand(group, f"effect on group {name!r} of {key!r}, which is not there")
-        assert group is not None
-        return group
+        self._judge_copies()
 
     def _apply_history(self, name: bytes, seq: bytes) -> None:
         """It has no information about the data."""
@@ -204,6 +171,7 @@ class Replay:
         demand(entry_id > stream.last_id, f"{key!r}: id {entry_id} after {stream.last_id}")
         stream.append(entry_id, words)
         self.data.ever.add((self._db, key, entry_id))
+        self._note_copy(words)
 
     def _apply_appendonce(
         self, key: bytes, text: bytes, name: bytes, number: bytes, *words: bytes
@@ -244,22 +212,27 @@ class Replay:
         bound = None if text == b"+" else id_of(text)
         gone = [i for i in stream.entries if bound is None or i < bound]
         demand(gone, f"{key!r}: EVICT {text!r} evicts nothing")
+        self._judge_policy(key, stream, gone)
         stream.evict(gone)
 
     def _apply_policy(
-        self, key: bytes, length: bytes, age_ms: bytes, size: bytes, how: bytes
+        self, key: bytes, length: bytes, age_ms: bytes, size: bytes, how: bytes, *more: bytes
     ) -> None:
-        limits = int(length), int(age_ms), int(size)
+        limits, others = (int(length), int(age_ms), int(size)), tuple(map(int, more))
         demand(how in (b"exact", b"approx"), f"{key!r}: POLICY {how!r}")
-        self._stream(key).policy = (*limits, how == b"exact") if any(limits) else None
+        is_set = any(limits) or others
+        self._stream(key).policy = (*limits, how == b"exact", *others) if is_set else None
 
     def _apply_xdel(self, key: bytes, *texts: bytes) -> None:
+        self._judge_policy(key, self._stream(key), list(map(id_of, texts)))
         for text in texts:
             demand(self._stream(key).delete(id_of(text)), f"{key!r}: XDEL of missing {text!r}")
 
     def _apply_xdelrange(self, key: bytes, first: bytes, last: bytes) -> None:
         stream = self._stream(key)
-        for entry_id in [i for i in stream.entries if id_of(first) <= i <= id_of(last)]:
+        gone = [i for i in stream.entries if id_of(first) <= i <= id_of(last)]
+        self._judge_policy(key, stream, gone)
+        for entry_id in gone:
             stream.delete(entry_id)
 
     def _apply_evictids(self, key: bytes, *texts: bytes) -> None:
@@ -290,179 +263,3 @@ class Replay:
 
     def _apply_idmprepeat(self, key: bytes) -> None:
         demand(self._stream(key).once.seen, f"{key!r}: a repeat of nothing")
-
-    # Groups
-
-    def _apply_group(
-        self, key: bytes, name: bytes, text: bytes, entries_read: bytes, ttl_ms: bytes
-    ) -> None:
-        stream = self._stream(key)
-        demand(name not in stream.groups, f"GROUP {name!r} of {key!r} is there")
-        group = stream.make_group(name, id_of(text), int(ttl_ms), 0)
-        group.entries_read = int(entries_read)
-
-    def _apply_groupttl(self, key: bytes, name: bytes, ttl_ms: bytes) -> None:
-        self._found_group(key, name).ttl_ms = int(ttl_ms)
-
-    def _apply_groupsetid(self, key: bytes, name: bytes, text: bytes, entries_read: bytes) -> None:
-        group = self._found_group(key, name)
-        group.offset, group.entries_read = id_of(text), int(entries_read)
-
-    def _apply_groupdrop(self, key: bytes, name: bytes) -> None:
-        self._found_group(key, name)
-        del self._stream(key).groups[name]
-
-    def _apply_consumer(self, key: bytes, name: bytes, consumer: bytes, ms: bytes) -> None:
-        self._found_group(key, name).consumers[consumer] = None
-
-    def _consumer(self, key: bytes, name: bytes, consumer: bytes) -> Group:
-        group = self._found_group(key, name)
-        demand(consumer in group.consumers, f"{name!r} of {key!r} has no consumer {consumer!r}")
-        return group
-
-    def _apply_consumerdrop(self, key: bytes, name: bytes, consumer: bytes) -> None:
-        group = self._consumer(key, name, consumer)
-        del group.consumers[consumer]
-        held = group.held_by(consumer)
-        demand(not (group.timeout_ms and held), f"managed {name!r} drops {held} with {consumer!r}")
-        for entry_id in [i for i, record in group.pending.items() if record.owner == consumer]:
-            del group.pending[entry_id]
-
-    def _apply_seen(self, key: bytes, name: bytes, consumer: bytes, ms: bytes) -> None:
-        self._consumer(key, name, consumer)
-
-    def _apply_claim(
-        self, key: bytes, name: bytes, consumer: bytes, ms: bytes, delivery: bytes,
-        deliveries: bytes, *texts: bytes,
-    ) -> None:  # fmt: skip
-        group, delivery_ms = self._consumer(key, name, consumer), int(delivery)
-        for entry_id in map(id_of, texts):
-            demand(entry_id in self._stream(key).entries, f"{entry_id} is claimed and not there")
-            fresh = Pending(delivery_ms, delivery_ms, 1, None)
-            record = group.pending.setdefault(entry_id, fresh)
-            if deliveries == b"+":
-                record.deliveries = min(record.deliveries + 1, COUNT_MAX)
-            elif deliveries != b"=":
-                record.deliveries = int(deliveries)
-            record.take(consumer, delivery_ms, group.claimed_retry(int(ms), delivery_ms))
-
-    def _apply_release(
-        self, key: bytes, name: bytes, ms: bytes, deliveries: bytes, *texts: bytes
-    ) -> None:
-        group = self._found_group(key, name)
-        for entry_id in map(id_of, texts):
-            record = group.pending.setdefault(entry_id, Pending(int(ms), int(ms), 0, None))
-            if deliveries == b"-":
-                record.deliveries = max(record.deliveries - 1, 0)
-            elif deliveries != b"=":
-                record.deliveries = int(deliveries)
-            record.owner, record.last_ms, record.waiting = b"", 0, False
-
-    def _apply_grouprules(self, key: bytes, name: bytes, *words: bytes) -> None:
-        group, rest = self._found_group(key, name), list(words)
-        demand(rest, f"no rules of {name!r}")
-        while rest:
-            rule, value = RULES[rest.pop(0)], int(rest.pop(0))
-            rules: object = value
-            if rule == "backoff_ms":
-                rules, rest = tuple(map(int, rest[:value])), rest[value:]
-            demand(getattr(group, rule) != rules, f"{name!r} has {rule} {rules} already")
-            setattr(group, rule, rules)
-
-    def _apply_take(
-        self, key: bytes, name: bytes, owner: bytes, ms: bytes, retry_ms: bytes, expire_ms: bytes,
-        *texts: bytes,
-    ) -> None:  # fmt: skip
-        group, now_ms = self._found_group(key, name), int(ms)
-        demand(group.timeout_ms, f"{name!r} of {key!r} is not managed")
-        for entry_id in map(id_of, texts):
-            record = group.pending.get(entry_id)
-            demand(record, f"{entry_id} of {name!r} is given out again and is not pending")
-            assert record is not None
-            demand(
-                record.is_due(now_ms, True) and not record.has_expired(now_ms),
-                f"{entry_id} of {name!r} is given out again at {now_ms}: {record}",
-            )
-            demand(entry_id in self._stream(key).entries, f"{entry_id} is taken and not there")
-            group.take(entry_id, owner, now_ms, (int(retry_ms), int(expire_ms)))
-
-    def _apply_wait(
-        self, key: bytes, name: bytes, ms: bytes, delay_ms: bytes, deliveries: bytes,
-        *texts: bytes,
-    ) -> None:  # fmt: skip
-        group, now_ms = self._found_group(key, name), int(ms)
-        demand(group.timeout_ms, f"{name!r} of {key!r} is not managed")
-        for entry_id in map(id_of, texts):
-            record = group.pending.setdefault(entry_id, Pending(now_ms, now_ms, 0, None))
-            demand(not record.waiting, f"{entry_id} of {name!r} waits and is given back")
-            count = record.deliveries
-            if deliveries == b"-":
-                count = max(count - 1, 0)
-            elif deliveries != b"=":
-                count = int(deliveries)
-            record.give_back(now_ms, count, int(delay_ms))
-
-    def _apply_dead(
-        self, key: bytes, name: bytes, reason: bytes, consumer: bytes, text: bytes, *texts: bytes
-    ) -> None:
-        group = self._found_group(key, name)
-        for entry_id in map(id_of, texts):
-            record = group.pending.get(entry_id)
-            demand(record and not record.dead, f"{entry_id} of {name!r} is dead and was before")
-            assert record is not None
-            demand(entry_id in self._stream(key).entries, f"{entry_id} is dead and not there")
-            record.die((reason, consumer, text))
-
-    def _apply_deadline(
-        self, key: bytes, name: bytes, ms: bytes, span_ms: bytes, *texts: bytes
-    ) -> None:
-        group = self._found_group(key, name)
-        for entry_id in map(id_of, texts):
-            record = group.pending.get(entry_id)
-            demand(record and not record.waiting, f"{entry_id} of {name!r} is not in flight")
-            assert record is not None
-            record.extend(int(ms), int(span_ms))
-
-    def _apply_deliver(
-        self, key: bytes, name: bytes, owner: bytes, first: bytes, last: bytes, ms: bytes,
-        entries_read: bytes, retry_ms: bytes, expire_ms: bytes, mode: bytes,
-    ) -> None:  # fmt: skip
-        stream, group = self._stream(key), self._found_group(key, name)
-        start, end, now_ms = id_of(first), id_of(last), int(ms)
-        newer = stream.newer(group.offset)
-        demand(start > group.offset, f"group {name!r} of {key!r} goes back to {start}")
-        demand(
-            newer and newer[0] == start and end in newer,
-            f"group {name!r} of {key!r} gives out {start} to {end}; new are {newer}",
-        )
-        retry = None if retry_ms == b"-" else (int(retry_ms), int(expire_ms))
-        for entry_id in newer[: newer.index(end) + 1]:
-            if mode == b"keep":
-                group.pending[entry_id] = Pending(now_ms, now_ms, 1, retry, owner)
-        group.offset, group.entries_read = end, int(entries_read)
-
-    def _apply_redeliver(
-        self, key: bytes, name: bytes, ms: bytes, retry_ms: bytes, expire_ms: bytes, *texts: bytes
-    ) -> None:
-        group, now_ms = self._found_group(key, name), int(ms)
-        for text in texts:
-            record = group.pending.get(id_of(text))
-            demand(record, f"{text!r} of {name!r} is given out again and is not pending")
-            assert record is not None
-            demand(
-                record.owner or record.is_due(now_ms, True),  # an owner may read its own again
-                f"{text!r} of {name!r} is given out again at {now_ms}, before it is due: {record}",
-            )
-            demand(
-                not record.has_expired(now_ms),
-                f"{text!r} of {name!r} is given out again at {now_ms} and has expired: {record}",
-            )
-            record.last_ms = now_ms
-            record.deliveries = min(record.deliveries + 1, COUNT_MAX)
-            if retry_ms != b"-":
-                record.retry = int(retry_ms), int(expire_ms)
-
-    def _apply_ack(self, key: bytes, name: bytes, *texts: bytes) -> None:
-        for text in texts:
-            record = self._found_group(key, name).pending.pop(id_of(text), None)
-            demand(record, f"{text!r} of {name!r} is acknowledged and not pending")

@@ -24,7 +24,8 @@ from tests.sim.model.answers import ANY, OUT_OF_MEMORY, Answer, Judged, encoded,
 from tests.sim.model.clients import Due, Key, Request
 from tests.sim.model.pages import ids_of
 from tests.sim.players import SCHEDULERS, WORKERS, Player, Profile, read_by_consumer
-from tests.sim.replay import BrokenPromise, Replay, demand, effects_of
+from tests.sim.promises import BrokenPromise, demand
+from tests.sim.replay import Replay, effects_of
 from tests.sim.world import Faults, SimClient, World
 from tests.support.fakedisk import Crashed, FakeDisk
 from tests.support.history import History

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.sim import simulation as simulation_module
 from tests.sim.players import WORKERS
-from tests.sim.replay import BrokenPromise
+from tests.sim.promises import BrokenPromise
 from tests.sim.simulation import USER_SEEDS, Simulation, SimulationFailure, play
 from tests.support.effort import examples
 

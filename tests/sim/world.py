@@ -18,7 +18,8 @@ from tests.sim.memory import Memory, WatchedEviction, free_all
 from tests.sim.model.clients import ClientModel, Key, Request
 from tests.sim.model.events import Added, Done, Event, Held, Released, Trimmed, Turn
 from tests.sim.players import Player, Profile
-from tests.sim.replay import BrokenPromise, Replay
+from tests.sim.promises import BrokenPromise
+from tests.sim.replay import Replay
 from tests.support.fakedisk import Crashed, FakeDisk, Inode
 from tests.support.fakepersistence import FakeConfig, HandWorker
 from tests.support.history import Operation

@@ -11,7 +11,7 @@ from tests.sim.model.clients import Key, Request
 from tests.sim.model.events import Added, Event, Trimmed
 from tests.sim.model.values import ServerState, Values
 from tests.sim.model.waits import Waits
-from tests.sim.replay import demand
+from tests.sim.promises import demand
 
 TRIMMED_AT_ONCE = 1000  # maximum of blocks that an append trims; the timer trims the rest
 LATE_MS = 1000  # a scheduled entry is appended within this time, also when the clock jumps

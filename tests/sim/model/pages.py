@@ -9,7 +9,7 @@ from tests.sim.data import ZERO, EntryId, Stream
 from tests.sim.model.answers import Answer, Judged, parse_id
 from tests.sim.model.clients import ClientModel, Request
 from tests.sim.model.model import Model, does
-from tests.sim.replay import demand
+from tests.sim.promises import demand
 from tests.support.resp import Map, Null, Reply, facts_of
 
 from millstream.storage.blocks.block import Block

@@ -9,7 +9,7 @@ from tests.sim.data import Data, Group, Stream, Value
 from tests.sim.model.answers import WRONG_TYPE, Refused
 from tests.sim.model.clients import Key
 from tests.sim.model.waits import Waits
-from tests.sim.replay import demand
+from tests.sim.promises import demand
 
 
 @dataclass(slots=True)
