@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from millstream.commands.admin.acl import AclHost
     from millstream.commands.admin.client_line import Client
     from millstream.commands.admin.clients import ClientsHost
+    from millstream.commands.admin.cluster import ClusterHost
     from millstream.commands.admin.connection import ConnectionHost
     from millstream.commands.admin.debug import DebugHost
     from millstream.commands.admin.information import InformationHost
@@ -90,11 +91,15 @@ if TYPE_CHECKING:
     from millstream.commands.generic.databases import DatabasesHost
     from millstream.commands.generic.strings import StringHost
     from millstream.commands.runtime.context import Session
+    from millstream.server.cluster.node import ClusterNode
     from millstream.server.metrics.service import Metrics
 
 GC_THRESHOLDS = (200_000, 50, 100)
 LOADING_TURN_S = 0.005
 SHUTDOWN_PAUSE = "shutdown"
+# Modules of a cluster are not loaded without one: a start is mostly imports.
+SUPERVISOR = "MILLSTREAM_SUPERVISOR"  # server/cluster/states
+CLUSTER_MAP = "cluster.json"  # server/cluster/slot_map
 AGAIN_S = 10  # a signal within this time after a failed save stops without one
 
 PROMISES = {
@@ -126,10 +131,17 @@ async def _serve(config: Config, file: Path | None, arguments: Sequence[str]) ->
     server.crash_report.begin()
     signals = Signals(server, server.loop)
     signals.start()
+    link = None
+    if SUPERVISOR in os.environ:
+        from millstream.server.cluster.supervisor_link import SupervisorLink
+
+        link = SupervisorLink.of_environment(server)
     RESERVE.take(server.executor.eviction_work.refuse_all)
     server.poller = poller = make_poller(server.loop, server.executor)
     try:
         await server.start()
+        if link is not None:
+            link.begin_serving()
         await server.stopping.wait()
         signals.begin_stop()
         saved = await server.stop()
@@ -171,6 +183,7 @@ class Server:
         self._gauge = Gauge()  # before the data, so that it knows the memory used at start
         self._system_disk_is_used = disk is None
         self._build_data(disk or SystemDisk(config.dir))
+        self.cluster = make_node(self.config, self.executor, self.persistence)
         self._build_users()
         self._build_roles()
         self._build_figures()
@@ -219,7 +232,7 @@ class Server:
     def _build_data(self, disk: Disk) -> None:
         """The data, its files, and the execution of requests. The executor is built after the
         persistence, whose journal it fills, and listens to it from then on."""
-        self.keyspace = Keyspace(databases=self.config.databases)
+        self.keyspace = Keyspace(self.config.databases, clustered=self.config.cluster.enabled)
         self._machine = Machine(disk, self.now_ms, self.steady_ms, self.loop)
         if self.steady_clock is None:  # a simulated clock: every run must take the same rests
             self._machine = self._machine._replace(thread_s=lambda: 0.0)
@@ -295,6 +308,8 @@ class Server:
         self.clients.when_gone(self.backups.remove)
         self.oom_score = OomScore(config, lambda: self.replication.is_replica)
         self.clients.when_gone(self.replication.client_gone)
+        if self.cluster is not None:
+            self.clients.when_gone(self.cluster.forget)
         self.shutdown = Shutdown(
             self.config, self.persistence, self.executor, self.clients, self.replication, self.loop
         )
@@ -343,7 +358,7 @@ class Server:
             "commandstats": partial(info.commands_section, executor),
             "errorstats": partial(info.errors_section, executor),
             "latencystats": partial(info.latency_section, latency, config),
-            "cluster": info.cluster_section,
+            "cluster": partial(info.cluster_section, config),
             "keyspace": partial(info.keyspace_section, keyspace),
         }
         found = info.Info(sections, clients.totals)
@@ -371,6 +386,7 @@ class Server:
             listeners=self.listeners,
             slowlog=self.slowlog,
             latency=self.latency,
+            cluster=self.cluster,
             stopping=self.stopping,
             loop_delay_s=lambda: self._loop_delay_s,
             now_ms=self.now_ms,
@@ -391,6 +407,10 @@ class Server:
         fit_maxclients(self.config)
         if self._system_disk_is_used:
             prepare_directory(self.config.dir)
+            if (self.config.dir / CLUSTER_MAP).exists():
+                from millstream.server.cluster.slot_map import refuse_nodes
+
+                refuse_nodes(self.config.dir)
         self.oom_score.start()
         self.persistence.start_workers()
         if not await self._load():
@@ -425,6 +445,9 @@ class Server:
                 return False
         self.keyspace.expiring = True
         self._continue_clock()
+        if self.cluster is not None:
+            self.cluster.check_keys(self.keyspace)
+            self.cluster.start(self.pubsub.publish, self.loop)
         switch_journal(self)
         self.executor.end_loading()  # timers of loaded groups run without any client
         self._report_loaded(report)
@@ -544,6 +567,8 @@ class Server:
         if self.metrics is not None:
             attempt(self.metrics.close)
         # No await from here to the end of the loop, so that nothing can run after the last fsync.
+        if self.cluster is not None:
+            attempt(self.cluster.stop)
         attempt(self.executor.end_tick)
         attempt(self.backups.stop)
         attempt(self.replication.stop)
@@ -623,6 +648,19 @@ class Server:
         for db in self.keyspace.databases:
             db.clear()
         defer(True)
+
+
+def make_node(config: Config, executor: Executor, persistence: Persistence) -> ClusterNode | None:
+    """This server as a node of a cluster; None if it is none."""
+    if not config.cluster.enabled:
+        return None
+    from millstream.server.cluster.node import open_node
+
+    commits = persistence.commits
+    node = open_node(config, lambda: executor.loading, lambda: commits.last_seq)
+    executor.admission.set_slots(node.slots)
+    persistence.files.node = node.id
+    return node
 
 
 class Shutdown:
@@ -824,9 +862,10 @@ if TYPE_CHECKING:
     # What the modules of commands/ need of their server: mypy checks that it has all of it.
     # fmt: off
     def _as_hosts(server: Server) -> tuple[
-        AclHost, ClientsHost, ConnectionHost, DatabasesHost, DebugHost, InformationHost, MemoryHost,
-        MonitoringHost, PubSubHost, ReplicationHost, SavingHost, ScriptHost, StringHost,
+        AclHost, ClientsHost, ClusterHost, ConnectionHost, DatabasesHost, DebugHost,
+        InformationHost, MemoryHost, MonitoringHost, PubSubHost, ReplicationHost, SavingHost,
+        ScriptHost, StringHost,
     ]:
         one = server
-        return one, one, one, one, one, one, one, one, one, one, one, one, one
+        return one, one, one, one, one, one, one, one, one, one, one, one, one, one
     # fmt: on

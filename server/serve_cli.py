@@ -13,6 +13,8 @@ from millstream import __version__
 from millstream.server.config.directives import DIRECTIVES
 from millstream.server.main import run
 
+SHARDS_MAX = 1024
+
 
 class ServeCommand(click.Command):
     """Completes directives, too."""
@@ -47,6 +49,12 @@ class ServeCommand(click.Command):
     help="Configuration file in the format of redis.conf.",
 )
 @click.option(
+    "--shards",
+    type=click.IntRange(1, SHARDS_MAX),
+    metavar="N",
+    help="Run a cluster of N processes, which listen on the N ports after PORT.",
+)
+@click.option(
     "--check",
     "only_check",
     is_flag=True,
@@ -59,6 +67,7 @@ def serve(
     dir: str | None,
     bind: str | None,
     file: Path | None,
+    shards: int | None,
     only_check: bool,
     directives: Sequence[str],
 ) -> None:
@@ -66,4 +75,9 @@ def serve(
     named = {"port": port, "dir": dir, "bind": bind}
     given = [word for name, value in named.items() if value is not None
              for word in (f"--{name}", value)]  # fmt: skip
-    sys.exit(run(file, [*directives, *given], only_check=only_check))
+    arguments = [*directives, *given]
+    if shards is None:
+        sys.exit(run(file, arguments, only_check=only_check))
+    from millstream.server.cluster.serve_shards import run_shards
+
+    sys.exit(run_shards(file, arguments, shards, only_check=only_check))

@@ -14,6 +14,11 @@ from millstream.server.monitor.log import LOGGER
 from millstream.server.net.listeners import Listeners
 from millstream.server.process import allowed_clients
 
+SHARED_FILE = (
+    "ERR the configuration file is that of all nodes: change it by hand, and send SIGHUP to the "
+    "process of `millstream serve`"
+)
+
 
 class Settings:
     """Changes directives while the server runs. `file` is the configuration file, if any;
@@ -80,6 +85,8 @@ class Settings:
         """CONFIG REWRITE."""
         if self._file is None:
             raise CommandError("ERR The server is running without a config file")
+        if self._config.cluster.enabled:
+            raise CommandError(SHARED_FILE)
         from millstream.server.config.config_rewrite import rewrite_file  # rarely needed
 
         try:

@@ -28,14 +28,11 @@ _COMMANDS = frozenset(_COMMAND_NAMES.split())
 
 _SUBCOMMAND_NAMES = """
     client|caching client|tracking client|trackinginfo cluster|addslots cluster|addslotsrange
-    cluster|bumpepoch cluster|count-failure-reports cluster|countkeysinslot cluster|delslots
-    cluster|delslotsrange cluster|failover cluster|flushslots cluster|forget
-    cluster|getkeysinslot cluster|help cluster|info cluster|keyslot cluster|links cluster|meet
-    cluster|migration cluster|myid cluster|myshardid cluster|nodes cluster|replicas
-    cluster|replicate cluster|reset cluster|saveconfig cluster|set-config-epoch cluster|setslot
-    cluster|shards cluster|slaves cluster|slot-stats cluster|slots cluster|syncslots
-    function|delete function|dump function|kill function|list function|load function|restore
-    function|stats module|load module|loadex module|unload script|debug
+    cluster|delslots cluster|delslotsrange cluster|flushslots cluster|forget cluster|meet
+    cluster|migration cluster|replicate cluster|reset cluster|set-config-epoch cluster|setslot
+    cluster|slot-stats cluster|syncslots function|delete function|dump function|kill function|list
+    function|load function|restore function|stats module|load module|loadex module|unload
+    script|debug
 """
 _SUBCOMMANDS = frozenset(_SUBCOMMAND_NAMES.split())
 

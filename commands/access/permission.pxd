@@ -16,6 +16,8 @@ cdef class Demand:
     cdef readonly bint open_to_all
     cdef readonly bint uses_channels
     cdef readonly int place
+    cdef readonly int slot_place
+    cdef readonly bint any_slots
     cdef Py_ssize_t first
     cdef Py_ssize_t last
     cdef Py_ssize_t step
@@ -48,6 +50,9 @@ cdef class Permission:
     cdef bint passes(self, Demand demand, Args args) except -1
     cdef bint passes_keys(self, Demand demand, Args args) noexcept
     cdef bint passes_key(self, Slice* key, int use) noexcept
+
+
+cdef Py_ssize_t streams_end(Args args, Py_ssize_t at) noexcept
 
 
 cdef bint glob_matches(const char* pattern, Py_ssize_t pattern_size,

@@ -35,7 +35,9 @@ cdef enum:
 
 cdef class Demand:
     """Requirements of a command: its number, and the places of its keys. One for each command of
-    the table; TREAD has another one for its form with GROUP."""
+    the table; TREAD has another one for its form with GROUP. `slot_place` has the places of keys and
+    of shard channels, which belong to a slot, too; with `any_slots`, a node of a cluster takes keys of
+    several of its slots."""
 
     def __init__(self, command, option=None):
         suffix = "" if option is None else f"|{option.decode().lower()}"
@@ -44,6 +46,7 @@ cdef class Demand:
         self.number = entry.number
         self.open_to_all = "no_auth" in command.flags
         self.uses_channels = bool(command.traits & CHANNELS.keys())
+        self.any_slots = "any_slots" in command.traits
         self.find_places(command, option)
         if option is None and command.writes_with is not None:
             self.option = command.writes_with
@@ -67,6 +70,7 @@ cdef class Demand:
             self.place = AFTER_STREAMS
         else:
             self.place = ELSEWHERE if "movablekeys" in command.flags else IN_A_ROW
+        self.slot_place = IN_A_ROW if self.place == NO_KEYS and self.first else self.place
 
     cdef Demand of(self, Args args):
         """The demand of this request: another one with the option that writes. None if that word may

@@ -9,7 +9,7 @@ import re
 from typing import Any, Protocol
 
 from millstream.commands.access.users import DEFAULT_USER, User, Users
-from millstream.commands.generic.keys import take_database
+from millstream.commands.generic.keys import NOT_IN_CLUSTER, take_database
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import OK, Simple
@@ -17,7 +17,6 @@ from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError, shown
 
 command = CommandGroup("connection")
-cluster_command = CommandGroup("cluster", "@connection", since="3.0.0")
 
 REDIS_VERSION = "8.10.0"  # whose stream commands are supported: clients enable features by it
 SERVER_NAME = "millstream"
@@ -34,7 +33,6 @@ HELLO_NEEDS_AUTH = (
 )
 _NOT_PLAIN = re.compile(rb"[^!-~]")
 BAD_NAME = "ERR Client names cannot contain spaces, newlines or special characters."
-NO_CLUSTER = "ERR This instance has cluster support disabled"
 
 
 class Logins(Protocol):
@@ -188,7 +186,7 @@ def hello(ctx: Context[ConnectionHost], args: Args) -> object:
         b"version": REDIS_VERSION.encode(),
         b"proto": version,
         b"id": session.id,
-        b"mode": b"standalone",
+        b"mode": b"cluster" if ctx.keyspace.clustered else b"standalone",
         b"role": b"replica" if ctx.server.replication.is_replica else b"master",
         b"modules": [],
     }
@@ -196,8 +194,11 @@ def hello(ctx: Context[ConnectionHost], args: Args) -> object:
 
 @command("SELECT index", "fast loading stale dataless")
 def select(ctx: Context, args: Args) -> object:
-    """Changes the selected database."""
-    ctx.session.db_index = take_database(ctx, args).index
+    """Changes the selected database.
+
+    In a cluster, there is only database 0."""
+    refusal = NOT_IN_CLUSTER % "SELECT"
+    ctx.session.db_index = take_database(ctx, args, refusal).index
     return OK
 
 
@@ -214,33 +215,3 @@ def checked_name(name: bytes) -> bytes:
     if not is_plain(name):
         raise CommandError(BAD_NAME)
     return name
-
-
-# Commands of a cluster's clients
-
-
-@cluster_command("ASKING", "fast")
-def asking(ctx: Context, args: Args) -> object:
-    """Signals that a cluster client is following an -ASK redirect.
-
-    The reply is always an error: this server is not a cluster node.
-    """
-    raise CommandError(NO_CLUSTER)
-
-
-@cluster_command("READONLY", "loading stale fast")
-def readonly(ctx: Context, args: Args) -> object:
-    """Enables read-only queries for a connection to a cluster replica node.
-
-    The reply is always an error: this server is not a cluster node.
-    """
-    raise CommandError(NO_CLUSTER)
-
-
-@cluster_command("READWRITE", "loading stale fast")
-def readwrite(ctx: Context, args: Args) -> object:
-    """Enables read-write queries for a connection to a cluster replica node.
-
-    The reply is always an error: this server is not a cluster node.
-    """
-    raise CommandError(NO_CLUSTER)

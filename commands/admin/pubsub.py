@@ -55,11 +55,18 @@ class ReplicaSubscribers(Protocol):
         """Passes a message to the subscribers at replicas."""
 
 
+class OtherNodes(Protocol):
+    def publish(self, channel: bytes, message: bytes) -> None:
+        """Passes a message to the subscribers of the other nodes of a cluster."""
+
+
 class PubSubHost(Protocol):
     @property
     def pubsub(self) -> Subscriptions: ...
     @property
     def replication(self) -> ReplicaSubscribers: ...
+    @property
+    def cluster(self) -> OtherNodes | None: ...
 
     def push(self, client: Any, message: object) -> None:
         """Sends a client a separate message, after the reply of the running command."""
@@ -182,11 +189,14 @@ def punsubscribe(ctx: Context[PubSubHost], args: Args) -> object:
 def publish(ctx: Context[PubSubHost], args: Args) -> object:
     """Posts a message to a channel.
 
-    The reply is the number of clients that received the message, not counting those of replicas. If
-    the publisher is itself subscribed, it gets the message after this reply. Subscribers on
-    replicas get messages of up to 256 KB, unless the replica is slow.
+    The reply is the number of clients that received the message, not counting those of replicas and
+    of other nodes of a cluster. If the publisher is itself subscribed, it gets the message after
+    this reply. Subscribers on replicas get messages of up to 256 KB, unless the replica is slow;
+    those on other nodes messages of up to 1 MB.
     """
     channel, message = args.take(), args.take()
+    if ctx.server.cluster is not None:
+        ctx.server.cluster.publish(channel, message)
     ctx.server.replication.publish(channel, message)
     return ctx.server.pubsub.publish(channel, message)
 
@@ -207,7 +217,8 @@ def ssubscribe(ctx: Context[PubSubHost], args: Args) -> object:
     For each shard channel, a push of `ssubscribe`, its name and the client's number of shard
     channels. Each message then arrives as a push of `smessage`, the shard channel and the message.
     Shard channels are separate from the channels of SUBSCRIBE, and patterns do not match them.
-    There is no cluster here, so a client may subscribe to any shard channels together.
+    In a cluster, they belong to a slot, as keys do; otherwise a client may subscribe to any
+    together.
     """
     if not ctx.may_block:
         raise CommandError(_DENIED_IN_MULTI)

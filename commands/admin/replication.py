@@ -150,6 +150,8 @@ def replicaof(ctx: Context[ReplicationHost], args: Args) -> object:
     has the frames. A server with appendonly off refuses that. With INDEPENDENT, this server becomes
     a second primary at once, with the data that it has, and the other one is not changed.
     """
+    if ctx.keyspace.clustered:
+        raise CommandError("ERR REPLICAOF not allowed in cluster mode.")
     host, port = args.take(), args.take()
     role = ctx.server.replication
     if host.upper() == b"NO" and port.upper() == b"ONE":
@@ -206,6 +208,10 @@ def failover(ctx: Context[ReplicationHost], args: Args) -> object:
     becomes the primary even if it lacks frames. ABORT abandons the failover. `repl_last_error` in
     INFO then gives the reason.
     """
+    if ctx.keyspace.clustered:
+        raise CommandError(
+            "ERR FAILOVER not allowed in cluster mode. Use CLUSTER FAILOVER command instead."
+        )
     failover = ctx.server.replication.failover
     words = args.rest()
     if len(words) == 1 and words[0].upper() == b"ABORT":

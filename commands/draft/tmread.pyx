@@ -45,7 +45,7 @@ UNBALANCED = ("ERR Unbalanced 'tmread' list of streams: for each stream key an I
 @command(
     "TMREAD count [BLOCK milliseconds] [CLOCK] [where: WHERE n:integer condition [condition ...]] "
     "{streams: STREAMS key [key ...] id [id ...]}",
-    "readonly blocking",
+    "readonly blocking any_slots",
     complexity="O(log n) to find each start and O(m) for the m entries answered",
 )
 def tmread(Context ctx not None, Args args not None):

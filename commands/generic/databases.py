@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from millstream.commands.generic.keys import DB_OUT_OF_RANGE, INT32_MAX, INT32_MIN, alive, type_name
+from millstream.commands.generic.keys import (
+    DB_OUT_OF_RANGE,
+    INT32_MAX,
+    INT32_MIN,
+    NOT_IN_CLUSTER,
+    alive,
+    type_name,
+)
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import effect
@@ -269,6 +276,8 @@ def swapdb(ctx: Context, args: Args) -> object:
     The reply is OK. Clients stay in the database that they selected and find the other database's
     keys there. Readers blocked on a key are served from the keys that are now in their database.
     """
+    if ctx.keyspace.clustered:
+        raise CommandError(NOT_IN_CLUSTER % "SWAPDB")
     first, second = _take_index(args, "first"), _take_index(args, "second")
     databases = range(len(ctx.keyspace.databases))
     if first not in databases or second not in databases:

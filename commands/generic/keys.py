@@ -36,6 +36,8 @@ EMBEDDED_MAX_BYTES = 41  # of key and string together; longer strings are `raw` 
 
 NONE, STRING, STREAM = Simple(b"none"), Simple(b"string"), Simple(b"stream")
 
+NOT_IN_CLUSTER = "ERR %s is not allowed in cluster mode"
+NO_COPY_IN_CLUSTER = "ERR Copying to another database is not allowed in cluster mode"
 SAME_OBJECT = "ERR source and destination objects are the same"
 DB_OUT_OF_RANGE = "ERR DB index is out of range"
 INT32_RANGE = f"ERR value is out of range, value must between {INT32_MIN} and {INT32_MAX}"
@@ -101,11 +103,14 @@ def delete_keys(ctx: Context, keys: Iterable[bytes]) -> int:
     return len(gone)
 
 
-def take_database(ctx: Context, args: Args) -> Database:
-    """Take the number of a database; Redis' errors when it is invalid."""
+def take_database(ctx: Context, args: Args, refusal: str = "") -> Database:
+    """Take the number of a database; Redis' errors when it is invalid. In a cluster, `refusal` is
+    the error for another one than database 0."""
     number = args.take_int()
     if not INT32_MIN <= number <= INT32_MAX:
         raise CommandError(INT32_RANGE)
+    if refusal and number and ctx.keyspace.clustered:
+        raise CommandError(refusal)
     if not 0 <= number < len(ctx.keyspace.databases):
         raise CommandError(DB_OUT_OF_RANGE)
     return ctx.keyspace.databases[number]
@@ -257,6 +262,8 @@ def move(ctx: Context, args: Args) -> object:
     The reply is 1, or 0 if the key does not exist here or already exists there. The expiry moves
     with the key.
     """
+    if ctx.keyspace.clustered:
+        raise CommandError(NOT_IN_CLUSTER % "MOVE")
     key = args.take()
     to = take_database(ctx, args)
     if to is ctx.db:
@@ -303,6 +310,8 @@ def _take_copy_options(ctx: Context, args: Args) -> tuple[Database, bool]:
             to = take_database(ctx, args)
         else:
             raise CommandError(SYNTAX)
+    if ctx.keyspace.clustered and to is not ctx.db:
+        raise CommandError(NO_COPY_IN_CLUSTER)
     return to, replace
 
 

@@ -79,6 +79,8 @@ TRAITS = frozenset(
         # Not a write command, but postponed by a pause of writes, because it may change data or
         # send messages.
         "tells",
+        # In a cluster, the keys may be in several slots of the node. Other commands take one slot.
+        "any_slots",
         # The channels that ACL rules must allow: the first argument, all arguments, or all as
         # patterns.
         "channel",

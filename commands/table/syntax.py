@@ -38,7 +38,7 @@ _KINDS = {
     "pattern": "pattern",
     **dict.fromkeys(("unix-time-seconds", "unix-time-milliseconds"), "unix-time"),
 }  # fmt: skip
-_TYPE = re.compile(r":(integer|double|key)\b")
+_TYPE = re.compile(r":(integer|double|key|string)\b")
 _SIGNS = {"=": "equal", "~": "approximately", "*": "auto-id", "$": "new-id"}
 
 

@@ -2,9 +2,9 @@
 
 The table is the class `Config`: an attribute is a directive (``_`` for ``-``) with its parser, text
 form, bounds and description. A directive therefore cannot exist in one place and be missing in
-another. Those of TLS and of the metrics, and those without effect, are attributes of parts of a
-`Config`. docs/configuration.md is generated from the table. Unknown directives are refused;
-server/config/ignored_directives lists the directives that are accepted without effect.
+another. Those of TLS, of the metrics and of a cluster, and those without effect, are attributes of
+parts of a `Config`. docs/configuration.md is generated from the table. Unknown directives are
+refused; server/config/ignored_directives lists the directives that are accepted without effect.
 
 `Config` is not a dataclass: to make one of 200 fields took an eighth of the time of a start.
 """
@@ -39,6 +39,7 @@ from millstream.server.config.apply import (
     slow_commands,
     slowlog_length,
 )
+from millstream.server.config.cluster_directives import ClusterDirectives
 from millstream.server.config.ignored_directives import ACCEPTED, ALIASES, HIDDEN, Form
 from millstream.server.config.kinds import (
     ADDRESSES,
@@ -118,6 +119,7 @@ class Config(ReplicaDirectives, ProcessDirectives):
     unix: UnixDirectives
     tls: TlsDirectives
     metrics: MetricsDirectives
+    cluster: ClusterDirectives
     accepted: Accepted
 
     port: int = network(
@@ -378,6 +380,7 @@ class Config(ReplicaDirectives, ProcessDirectives):
         """The defaults, except for these values by name, with `_` for `-`."""
         self.unix, self.tls = UnixDirectives(), TlsDirectives()
         self.metrics, self.accepted = MetricsDirectives(), Accepted()
+        self.cluster = ClusterDirectives()
         self.user_lines = []
         self.files_with_passwords = []
         self.sources = {}
@@ -436,6 +439,7 @@ def _rows() -> Iterable[Directive]:
             UnixDirectives,
             TlsDirectives,
             MetricsDirectives,
+            ClusterDirectives,
             ReplicaDirectives,
             ProcessDirectives,
             Config,

@@ -41,7 +41,6 @@ ACCEPTED: tuple[Row, ...] = (
     ("activerehashing", "yes", "yes", True),
     ("always-show-logo", "no", "yes", False),
     ("busy-reply-threshold", "5000", _LARGE, True),
-    ("cluster-enabled", "no", ["no"], False),
     ("crash-memcheck-enabled", "yes", "yes", True),
     ("daemonize", "no", "foreground", False),
     ("dynamic-hz", "yes", "yes", True),

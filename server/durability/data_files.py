@@ -47,6 +47,7 @@ class DataFiles:
         self.next_number = 1
         self.directory = b""  # the ID for every new file
         self.unfinished: set[str] = set()  # written besides a snapshot: a base that is received
+        self.node = ""  # the ID of this server as a node of a cluster
         self.primary = ""  # the server that has accepted this one as its replica
         self._primary_failed = False
         self._perhaps_named: set[str] = set()  # by a manifest whose replacement failed
@@ -57,13 +58,29 @@ class DataFiles:
         """Read the manifest, or write the first one."""
         manifest = load_manifest(self.disk)
         if manifest is None:
-            manifest = Manifest(None, (), 1, self.disk.random(ID_SIZE))
+            manifest = Manifest(None, (), 1, self.disk.random(ID_SIZE), node=self.node)
             store_manifest(self.disk, manifest)
+        self._check_node(manifest)
         self.manifest = manifest
         self.primary = manifest.primary
         self.next_number = manifest.next_number
         self.directory = manifest.directory or self.disk.random(ID_SIZE)
         report.base, report.journals = manifest.base, manifest.journals
+
+    def _check_node(self, manifest: Manifest) -> None:
+        """DataError if this is the data of another node, or of a server that is none."""
+        if manifest.node == self.node:
+            return
+        if not self.node:
+            raise DataError(
+                f"this is the data of a node of a cluster ({manifest.node}): start all nodes with"
+                " `millstream serve --shards`, and --dir with the directory above"
+            )
+        whose = f"of the node {manifest.node}" if manifest.node else "of a server that is no node"
+        raise DataError(
+            f"{NAME} is that {whose}, but cluster.json expects {self.node}: put the directories"
+            " back as they were, or copy them with `millstream cluster split`"
+        )
 
     def remove_leftovers(self, report: LoadReport) -> Iterator[None]:
         """Remove unfinished files, in slices: large files may have to be read."""
@@ -204,7 +221,9 @@ class DataFiles:
         self._settle()
         before = self.manifest
         since = before.since if before.directory else before.next_number
-        manifest = manifest._replace(directory=self.directory, since=since, primary=self.primary)
+        manifest = manifest._replace(
+            directory=self.directory, since=since, primary=self.primary, node=self.node
+        )
         write_manifest(self.disk, manifest)
         if renames:
             for old, new in renames:

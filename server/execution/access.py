@@ -42,6 +42,8 @@ class Access:
         self.limit_refusal: Callable[[User], str | None] = lambda user: None
         # Called with a client whose user has changed.
         self.note_user: Callable[[Any], object] = lambda client: None
+        # Called with the name and the new line of a user that a client has changed; None: removed.
+        self.when_changed: Callable[[bytes, bytes | None], object] = lambda name, line: None
         self._executor = executor
         self._clients = clients
         self._kill = kill
@@ -152,9 +154,10 @@ class Access:
         known = self.users.get(user.name)
         if known is None:
             self.users.add(user)
-            return
-        known.take_over(user)
-        self.changed(known)
+        else:
+            known.take_over(user)
+            self.changed(known)
+        self.when_changed(user.name, user.line())
 
     def changed(self, user: User) -> None:
         """The user's rules have changed."""
@@ -173,6 +176,7 @@ class Access:
             return False
         self._permissions.pop(name, None)
         self._disconnect(self._clients_of(user))
+        self.when_changed(name, None)
         return True
 
     def replace(self, users: Iterable[User]) -> None:

@@ -4,6 +4,7 @@ from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport Effects
 from millstream.server.execution.lookup cimport Row
+from millstream.server.execution.slot_check cimport SlotCheck
 from millstream.server.protocol.outbox cimport Client
 
 
@@ -12,6 +13,7 @@ cdef class Admission:
     cdef Context context
     cdef Effects effects
     cdef bint has_checks
+    cdef SlotCheck slots  # None: this server is no node of a cluster
     cdef bint _password_required
     cdef bint _has_restricted
     cdef bint loading

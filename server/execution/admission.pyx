@@ -1,8 +1,9 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Checks of a request before it runs: the password, the user's rules, loading, memory, space.
+"""Checks of a request before it runs: the password, the user's rules, the slot in a cluster, loading,
+memory, space.
 
 Usually there is no reason to refuse any request. `has_checks` is true while there may be one, so a
-request tests one flag instead of seven.
+request tests one flag instead of eight.
 """
 
 from libc.stdint cimport int64_t
@@ -11,6 +12,7 @@ from millstream.commands.access.permission cimport Permission
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.server.execution.lookup cimport Row
+from millstream.server.execution.slot_check cimport SlotCheck
 from millstream.server.protocol.outbox cimport Client
 
 from millstream.errors import LOADING, CommandError
@@ -63,6 +65,11 @@ cdef class Admission:
         self.stale = stale
         self.update()
 
+    def set_slots(self, SlotCheck slots not None) -> None:
+        """This server is a node of a cluster: requests for the slots of other nodes are refused."""
+        self.slots = slots
+        self.update()
+
     def set_lack_of_replicas(self, str error) -> None:
         """There are too few replicas for changes by clients; None: there are enough."""
         self.lacks_replicas = error
@@ -82,7 +89,7 @@ cdef class Admission:
         """Update `has_checks`."""
         self.has_checks = (self._password_required or self._has_restricted or self.loading
                            or self._out_of_memory is not None or self.near_journal_limit or self.queue_full
-                           or self.stale is not None)
+                           or self.stale is not None or self.slots is not None)
         return 0
 
     cdef int set_loading(self, bint loading) noexcept:
@@ -108,13 +115,15 @@ cdef class Admission:
         return 0
 
     cdef int check_access(self, Client client, Row row, Args args) except -1:
-        """Refuse a request that needs a login, that the user may not run, that needs data which is
-        not loaded yet, or that needs memory while memory is full."""
+        """Refuse a request that needs a login, that the user may not run, that is for a slot of another
+        node, that needs data which is not loaded yet, or that needs memory while memory is full."""
         if self._password_required and not client.authenticated and not row.open_to_all:
             row.rejected += 1
             raise CommandError(NOAUTH)
         if client.permission is not None:
             self.check_permission(client, row, args, False)
+        if self.slots is not None:
+            self.slots.check(client, row, args)
         if self.loading and not row.while_loading:
             row.rejected += 1
             raise CommandError(LOADING)

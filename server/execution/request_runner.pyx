@@ -25,7 +25,9 @@ from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 
 from millstream.commands.admin.client_line import user_name
 from millstream.commands.runtime.replies import NULL_ARRAY, Again, Simple, SlicedChain
-from millstream.errors import DEBUG_NOT_ALLOWED, SYNTAX, CommandError, wrong_arity
+from millstream.errors import (
+    DEBUG_NOT_ALLOWED, SYNTAX, CommandError, refused_in_cluster, wrong_arity,
+)
 from millstream.server.execution.audit import Audit
 from millstream.server.execution.blocking import INTERNAL
 from millstream.server.execution.monitors import Monitors
@@ -349,9 +351,11 @@ cdef class RequestRunner:
         return 0
 
     cdef int refuse_unknown(self, Client client, Args args) except -1:
-        """Refuse an unknown command. A web page can make a browser send HTTP requests to this
+        """Refuse an unknown command. MIGRATE would change a cluster of Redis. A web page can make a browser send HTTP requests to this
         server. As in Redis, the first lines of HTTP end such a connection, before its body can do
         harm."""
+        if self.admission.slots is not None and args[0].lower() == b"migrate":
+            raise CommandError(refused_in_cluster("MIGRATE"))
         if args[0].lower() in (b"post", b"host:"):
             LOGGER.warning("closing client %s: it speaks HTTP, perhaps a web page that attacks this "
                            "server through a browser", client.address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from millstream.commands.access.users import Users
@@ -32,6 +33,7 @@ class UserStore:
     """Reads the users of `config` into `access`, and writes them."""
 
     def __init__(self, config: Config, access: Access) -> None:
+        self.when_loaded: Callable[[], object] = lambda: None  # by ACL LOAD
         self._config = config
         self._access = access
 
@@ -57,6 +59,11 @@ class UserStore:
 
     def load(self) -> None:
         """ACL LOAD; a CommandError changes nothing."""
+        self.read_again()
+        self.when_loaded()
+
+    def read_again(self) -> None:
+        """Read the aclfile; a CommandError changes nothing."""
         users = read_users(self._path(), self._access.users)
         self._access.replace(with_default(users, self._config.requirepass))
 

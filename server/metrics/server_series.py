@@ -11,7 +11,7 @@ from asyncio import Event
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from millstream import __version__
 from millstream.server.clients import Clients
@@ -19,6 +19,7 @@ from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
 from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
+from millstream.server.execution.slot_check import SlotCheck
 from millstream.server.metrics.metric_table import INFO_ROWS
 from millstream.server.metrics.text import histogram_lines, label, labels, number
 from millstream.server.monitor.histogram import BOUNDS_S, Histogram
@@ -40,6 +41,21 @@ PERCENTILE = "latency_percentiles_usec_"
 Lines = dict[str, list[str]]
 
 
+class NodeFigures(Protocol):
+    """This server as a node of a cluster."""
+
+    epoch: int
+    term: int
+    slots: SlotCheck
+
+    @property
+    def dropped_messages(self) -> int:
+        """The number of messages of PUBLISH that were not sent to another node."""
+
+    def count_nodes(self) -> dict[str, int]:
+        """The number of nodes by their health."""
+
+
 @dataclass(frozen=True)
 class Sources:
     """The parts of a server that its metrics describe."""
@@ -54,6 +70,7 @@ class Sources:
     listeners: Listeners
     slowlog: Slowlog
     latency: LatencyMonitor
+    cluster: NodeFigures | None
     stopping: Event
     loop_delay_s: Callable[[], float]
     now_ms: Callable[[], int]
@@ -85,6 +102,8 @@ def server_lines(sources: Sources, lines: Lines) -> Iterator[None]:
     _latency_lines(sources.latency, sources.slowlog, lines)
     yield from _database_lines(sources.executor.keyspace, lines)
     _own_lines(sources, lines)
+    if sources.cluster is not None:
+        _cluster_lines(sources.cluster, lines)
     yield from _discarded_lines(sources.config.dir, lines)
     yield from _process_lines(sources.process, lines)
 
@@ -220,6 +239,20 @@ def _own_lines(sources: Sources, lines: Lines) -> None:
     _histogram(lines, "millstream_tick_seconds", executor.tick_times)
     _histogram(lines, "millstream_reply_hold_seconds", executor.hold_times)
     _histogram(lines, "millstream_journal_sync_seconds", persistence.commits.sync_times)
+
+
+def _cluster_lines(node: NodeFigures, lines: Lines) -> None:
+    _add(lines, "millstream_cluster_epoch", node.epoch)
+    _add(lines, "millstream_cluster_term", node.term)
+    _add(lines, "millstream_cluster_relay_dropped_total", node.dropped_messages)
+    for health, count in node.count_nodes().items():
+        _add(lines, "millstream_cluster_nodes", count, health=health)
+    for kind, count in (
+        ("moved", node.slots.moved),
+        ("crossslot", node.slots.crossed),
+        ("unserved", node.slots.unserved),
+    ):
+        _add(lines, "millstream_cluster_redirects_total", count, kind=kind)
 
 
 def _histogram(lines: Lines, name: str, found: Histogram) -> None:

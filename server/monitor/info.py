@@ -118,12 +118,13 @@ _STATE = Lines(
     "clock_last_jump_ms:%d",
 )
 # What does not change while the server runs.
-_PROGRAM = (
+_VERSION = (
     f"redis_version:{REDIS_VERSION}\r\n"
     "redis_git_sha1:00000000\r\n"
     "redis_git_dirty:0\r\n"
     f"redis_build_id:{crc32(__version__.encode()):016x}\r\n"
-    "redis_mode:standalone\r\n"
+)
+_PROGRAM = (
     f"server:{SERVER_NAME}\r\n"
     f"millstream_version:{__version__}\r\n"
     f"os:{_SYSTEM.sysname} {_SYSTEM.release} {_SYSTEM.machine}\r\n"
@@ -175,6 +176,8 @@ def server_section(
         _absolute(process.config_file),
     )
     return (
+        f"{_VERSION}"
+        f"redis_mode:{'cluster' if config.cluster.enabled else 'standalone'}\r\n"
         f"{_PROGRAM}{process_lines}"
         f"server_time_usec:{time_us}\r\n"
         f"{time_lines}{process.state_lines()}{listeners.info()}"
@@ -461,8 +464,8 @@ def latency_section(latency: LatencyMonitor, config: Config) -> str:
     return "".join(f"{name}:{value}\r\n" for name, value in fields.items())
 
 
-def cluster_section() -> str:
-    return "cluster_enabled:0\r\n"
+def cluster_section(config: Config) -> str:
+    return f"cluster_enabled:{config.cluster.enabled:d}\r\n"
 
 
 def keyspace_section(keyspace: Keyspace) -> str:

@@ -55,6 +55,10 @@ COMMANDS = {
         "Copy a backup into a new data directory.",
         "tools",
     ),
+    "cluster": Subcommand(
+        "millstream.server.cluster.cluster_cli:cluster",
+        "Show the nodes of one machine, or copy their data for another number.",
+    ),
     "import": Subcommand(
         "millstream.server.moving.import_cli:import_",
         "Make a data directory from the files of a Redis or Valkey.",

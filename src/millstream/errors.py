@@ -91,6 +91,11 @@ def shown(word: bytes) -> str:
     return word.decode("utf-8", "surrogateescape")
 
 
+def refused_in_cluster(name: str) -> str:
+    """The error of a command that changes a cluster of Redis, which has no map of its own here."""
+    return f"ERR {name} does not change this cluster: see millstream cluster --help"
+
+
 def wrong_arity(name: str) -> CommandError:
     """Redis' error for a wrong number of arguments; a subcommand is named ``container|sub``."""
     return CommandError(f"ERR wrong number of arguments for '{name}' command")

@@ -23,6 +23,7 @@ _BASE = re.compile(r"base-(\d+)\.msnap")
 _JOURNAL = re.compile(r"journal-(\d+)\.log")
 _OURS = re.compile(r"(base-\d+\.msnap|journal-\d+\.log)(\.tmp)?|manifest\.tmp")
 _ID = re.compile(r"[0-9a-f]{32}")
+_NODE = re.compile(r"[0-9a-f]{40}")
 _RESTORE = "restore the data directory from a copy"
 
 
@@ -64,7 +65,8 @@ class Manifest(NamedTuple):
     `directory` is the ID in all files of the directory; b"" for a manifest of version 1, which had
     no ID. Files with numbers below `since` may have version 1. Files with numbers below `replaced`
     do not count, whatever they have: the data was replaced by that of another server. `primary` is
-    the address of the server that has accepted this one as its replica, "" if there is none.
+    the address of the server that has accepted this one as its replica, "" if there is none. `node`
+    is the ID of the node of a cluster whose data this is, "" for any other server.
     """
 
     base: str | None
@@ -74,6 +76,7 @@ class Manifest(NamedTuple):
     since: int = 0
     replaced: int = 0
     primary: str = ""
+    node: str = ""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -93,6 +96,8 @@ class Manifest(NamedTuple):
             lines.append(f"replaced {self.replaced}")
         if self.primary:
             lines.append(f"primary {self.primary}")
+        if self.node:
+            lines.append(f"node {self.node}")
         if self.base is not None:
             lines.append(f"base {self.base}")
         lines += [f"journal {name}" for name in self.journals]
@@ -115,7 +120,7 @@ class Manifest(NamedTuple):
         base: str | None = None
         journals: list[str] = []
         next_number = since = replaced = 0
-        directory, primary = b"", ""
+        directory, primary, node = b"", "", ""
         offset = len(_TITLE) + 1
         for line in lines:
             word, _, value = line.partition(" ")
@@ -129,6 +134,8 @@ class Manifest(NamedTuple):
                 replaced = int(value)
             elif word == "primary" and not is_old:
                 primary = value
+            elif word == "node" and not is_old and _NODE.fullmatch(value):
+                node = value
             elif word == "base" and base is None and _BASE.fullmatch(value):
                 base = value
             elif word == "journal" and _JOURNAL.fullmatch(value):
@@ -138,7 +145,7 @@ class Manifest(NamedTuple):
             offset += len(line) + 1
         if not is_old and not directory:
             raise _damaged(len(_TITLE) + 1, "it has no directory ID")
-        return cls(base, tuple(journals), next_number, directory, since, replaced, primary)
+        return cls(base, tuple(journals), next_number, directory, since, replaced, primary, node)
 
 
 def check_owner(manifest: Manifest, file: str, directory: bytes) -> None:

@@ -19,7 +19,7 @@ from itertools import islice
 from millstream.storage.blocks.lazyfree import discard_items, discard_table
 from millstream.storage.groups.dead_entries import dead_count
 from millstream.storage.keyspace.expiry_queue import NEVER, ExpiryQueue
-from millstream.storage.keyspace.key_slots import KeySlots, slot_of
+from millstream.storage.keyspace.key_slots import KeySlots
 from millstream.storage.keyspace.key_walk import KeyIterator
 from millstream.storage.keyspace.keyspace_core import DatabaseCore, KeyspaceCore
 from millstream.storage.streams.stream import Stream
@@ -66,7 +66,7 @@ class Database(DatabaseCore):
 
     def _begin_table(self) -> None:
         self.table = {}
-        self.slots = KeySlots()
+        self.slots = KeySlots(self.keyspace.clustered)
         self.expiries = {}
         self.due = ExpiryQueue(self.expiries)
         self.used_s = {}
@@ -143,7 +143,7 @@ class Database(DatabaseCore):
 
     def _remove(self, key: bytes) -> None:
         for walk in self.keyspace.walks:
-            walk.note_gone(self.slots, slot_of(key), key)
+            walk.note_gone(self.slots, self.slots.slot_of(key), key)
         value = self.table.pop(key)
         if isinstance(value, Stream):
             self._forget_moment(key, value)

@@ -21,8 +21,10 @@ cdef class KeySlots:
     cdef uint64_t* used  # a bit for each slot
     cdef uint32_t used_count
     cdef readonly uint64_t keys
+    cdef bint clustered
 
     cdef int make_table(self) except -1
+    cdef uint32_t slot_for(self, bytes key) except? 0xffffffff
     cdef uint32_t add_key(self, bytes key) except? 0xffffffff
     cdef inline Key* keys_at(self, uint32_t slot, uint32_t* count) noexcept
     cdef uint32_t next_used(self, uint32_t slot) noexcept

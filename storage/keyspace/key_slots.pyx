@@ -4,11 +4,17 @@
 SCAN and snapshots go through the slots in order, so no change of other keys moves a key from after
 a cursor to before it. With very many keys a slot has few of them: a slot with one key needs nothing
 besides its eight bytes.
+
+In a node of a cluster, each of the 16,384 cluster slots (`cluster_slots`) is four neighbouring slots here, so
+its keys can be counted and listed.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
+
+from millstream.storage.keyspace.cluster_slots cimport CLUSTER_SLOT_COUNT, cluster_slot
 
 from millstream.storage.blocks.checksum import crc32
 
@@ -23,13 +29,10 @@ cdef extern from *:
 cdef enum:
     WORDS = 1024  # of 64 bits: a bit for each slot
     SUMMARY = WORDS // WORD_BITS  # words after these: a bit for each word that is not zero
+    PART_BITS = 2
+    PARTS = SLOT_COUNT // CLUSTER_SLOT_COUNT  # slots of a cluster slot
 
 SLOTS = SLOT_COUNT
-
-
-def slot_of(bytes key not None) -> int:
-    """The slot of a key."""
-    return crc32(key) & (SLOT_COUNT - 1)
 
 
 cdef inline void set_bit(uint64_t* words, uint32_t n) noexcept nogil:
@@ -72,7 +75,11 @@ cdef Several* grown(Several* several, uint32_t capacity) except NULL:
 
 cdef class KeySlots:
     """The keys of one database, each once, by slot. A slot has its keys in the order in which they
-    were added, except that the last one takes the place of a removed one."""
+    were added, except that the last one takes the place of a removed one. `clustered`: the database
+    is that of a node of a cluster."""
+
+    def __init__(self, bint clustered=False):
+        self.clustered = clustered
 
     def __dealloc__(self):
         cdef uint32_t slot = 0
@@ -96,9 +103,16 @@ cdef class KeySlots:
             raise MemoryError("no memory for the keys of a database")
         return 0
 
+    cdef uint32_t slot_for(self, bytes key) except? 0xffffffff:
+        cdef uint32_t checksum = <uint32_t><uint64_t>crc32(key)
+        if not self.clustered:
+            return checksum & (SLOT_COUNT - 1)
+        return (cluster_slot(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) << PART_BITS
+                | checksum & (PARTS - 1))
+
     cdef uint32_t add_key(self, bytes key) except? 0xffffffff:
         """Add a key that is not there; return its slot."""
-        cdef uint32_t slot = <uint64_t>crc32(key) & (SLOT_COUNT - 1)
+        cdef uint32_t slot = self.slot_for(key)
         cdef Several* several
         cdef uint64_t old
         if self.slots == NULL:
@@ -195,7 +209,7 @@ cdef class KeySlots:
 
     def remove(self, bytes key not None) -> None:
         """Remove a key; KeyError when it is not there."""
-        cdef uint32_t slot = <uint64_t>crc32(key) & (SLOT_COUNT - 1)
+        cdef uint32_t slot = self.slot_for(key)
         cdef uint32_t count, i
         cdef Key* keys = self.keys_at(slot, &count)
         cdef Several* several
@@ -214,6 +228,44 @@ cdef class KeySlots:
         several.keys[i] = several.keys[several.count]
         self.keys -= 1
         Py_DECREF(<object>gone)
+
+    def slot_of(self, bytes key not None) -> int:
+        """The slot of a key."""
+        return self.slot_for(key)
+
+    def count_in(self, uint32_t cluster_slot_number) -> int:
+        """The number of keys in a cluster slot."""
+        cdef uint64_t total = 0
+        cdef uint32_t part, count
+        if cluster_slot_number < CLUSTER_SLOT_COUNT:
+            for part in range(PARTS):
+                self.keys_at(cluster_slot_number << PART_BITS | part, &count)
+                total += count
+        return total
+
+    def keys_in(self, uint32_t cluster_slot_number, Py_ssize_t most) -> list:
+        """The keys of a cluster slot, at most this number."""
+        cdef uint32_t part, count, i
+        cdef Key* keys
+        cdef list found = []
+        if cluster_slot_number >= CLUSTER_SLOT_COUNT:
+            return found
+        for part in range(PARTS):
+            keys = self.keys_at(cluster_slot_number << PART_BITS | part, &count)
+            for i in range(count):
+                if len(found) >= most:
+                    return found
+                found.append(<object>keys[i])
+        return found
+
+    def used_cluster_slots(self) -> list:
+        """The cluster slots that have keys, in order."""
+        cdef uint32_t slot = self.next_used(0)
+        cdef list found = []
+        while slot < SLOT_COUNT:
+            found.append(slot >> PART_BITS)
+            slot = self.next_used(((slot >> PART_BITS) + 1) << PART_BITS)
+        return found
 
     def keys_of(self, uint32_t slot) -> list:
         """The keys of a slot."""

@@ -65,17 +65,24 @@ class Keyspace(KeyspaceCore):
     key. `on_expired(db_index, key)` is called for each key that expired. `expiry_noted` means that
     a key got an expiry, or that `retention_schedule` got a stream to check for trimming, or
     `firing_schedule` one with scheduled entries. `deferred` has the (db, key, name) of groups whose
-    time came while deletions were not allowed.
+    time came while deletions were not allowed. `clustered` is true in a node of a cluster, which
+    uses only database 0.
     """
 
     databases: list[Database]
 
     def __init__(
-        self, databases: int = 16, node_entries: int = 100, node_bytes: int = 4096
+        self,
+        databases: int = 16,
+        node_entries: int = 100,
+        node_bytes: int = 4096,
+        *,
+        clustered: bool = False,
     ) -> None:
         super().__init__(
             node_entries, node_bytes, RetentionSchedule(), RetentionSchedule(page_ms=FIRING_PAGE_MS)
         )
+        self.clustered = clustered
         self.idmp_duration_s = DURATION_S
         self.idmp_maxsize = MAXSIZE
         self.producers_max = PRODUCERS_MAX

@@ -50,6 +50,7 @@ cdef class DatabaseCore:
 
 cdef class KeyspaceCore:
     cdef public list databases
+    cdef public bint clustered
     cdef public uint64_t dirty
     cdef public uint64_t now_ms
     cdef public uint64_t steady_ms

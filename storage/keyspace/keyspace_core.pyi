@@ -38,6 +38,7 @@ class DatabaseCore:
     def mark_ready(self, key: bytes) -> int: ...
 
 class KeyspaceCore:
+    clustered: bool
     databases: list[Any]
     dirty: int
     now_ms: int

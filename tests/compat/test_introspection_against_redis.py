@@ -235,6 +235,7 @@ CHANGED_SINCE = {
     ("command|getkeys", "arity"), ("command|getkeysandflags", "arity"),  # 7.2
     ("scan", "tips"),  # 7.2
     ("wait", "flags"), ("wait", "categories"),  # 7.4
+    ("cluster|slots", "flags"), ("cluster|shards", "flags"),  # 8.0
     ("subscribe", "flags"), ("psubscribe", "flags"), ("ssubscribe", "flags"),  # 8.0
     ("client|setinfo", "tips"), ("client|setname", "tips"), ("config|resetstat", "tips"),
     ("config|rewrite", "tips"), ("latency|reset", "tips"), ("msetnx", "tips"),

@@ -52,6 +52,8 @@ LATER_ROWS: dict[tuple[str, str], object] = {
     ("subscribe", "flags"): ["denyoom", "loading", "noscript", "pubsub", "stale"],
     ("psubscribe", "flags"): ["denyoom", "loading", "noscript", "pubsub", "stale"],
     ("ssubscribe", "flags"): ["denyoom", "loading", "noscript", "pubsub", "stale"],
+    ("cluster|shards", "flags"): ["loading", "stale"],
+    ("cluster|slots", "flags"): ["loading", "stale"],
     ("wait", "flags"): ["blocking"],
     ("wait", "categories"): ["@blocking", "@connection", "@slow"],
 }
@@ -205,11 +207,10 @@ DIFFERENT_ARGUMENTS = {
     ),
     "lolwut": "version_argument:block?(version:integer@VERSION argument?*)",
     "debug": "subcommand argument?*",
-    "cluster": "subcommand argument?*",
 }
 # Commands that Redis does not have.
 OURS_ALONE = {
-    "backup",
+    "backup", "cluster|myshardid",
     "tabort", "tack", "tappend", "tappendmany", "tappendonce", "tappev", "tblocks", "tcancel",
     "tcomplete", "tcreate", "textend", "tgroup", "tinfo", "tmread", "tnack", "tpeek", "tpolicy",
     "tposition", "trange", "tread", "tredrive", "trenew", "treserve", "trestore", "tschedule",

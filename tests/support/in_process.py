@@ -147,8 +147,12 @@ class NoReplicas:
 class InProcessServer:
     """A server without sockets, disk and clock."""
 
-    def __init__(self, journal: Journal | None = None, loop: Any = None) -> None:
-        self.keyspace = Keyspace()
+    cluster: Any = None
+
+    def __init__(
+        self, journal: Journal | None = None, loop: Any = None, *, clustered: bool = False
+    ) -> None:
+        self.keyspace = Keyspace(clustered=clustered)
         self.persistence = journal or Journal()
         self.loop = Loop() if loop is None else loop
         self.wall_ms = NOW_MS

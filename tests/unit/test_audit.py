@@ -36,6 +36,9 @@ NOT_AUDITED = {
     "psync", "sync", "replconf",
     # They write one key, as SET does.
     "restore", "trestore",
+    # They change nothing: the map of a cluster is not changed by its nodes.
+    "cluster|replicas", "cluster|slaves", "cluster|count-failure-reports", "cluster|bumpepoch",
+    "cluster|saveconfig", "cluster|failover",
 }  # fmt: skip
 # Directives whose name looks like a secret's.
 NOT_SECRET = {

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import CommandError, StartError
 from millstream.server.config.apply import READ
+from millstream.server.config.cluster_directives import ClusterDirectives
 from millstream.server.config.config_rewrite import lines_of, rewrite_file
 from millstream.server.config.directives import (
     DIRECTIVES,
@@ -32,7 +33,8 @@ from millstream.server.config_check import warnings, warnings_of_ignored
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_DIRECTIVES = {
-    "user_lines", "files_with_passwords", "sources", "unix", "tls", "metrics", "accepted",
+    "user_lines", "files_with_passwords", "sources", "unix", "tls", "metrics", "cluster",
+    "accepted",
 }  # fmt: skip
 
 
@@ -106,8 +108,8 @@ def test_the_server_reads_no_ignored_directive() -> None:
 def test_every_field_is_a_directive() -> None:
     found = {name for name, *_ in ACCEPTED}
     for owner in (
-        ReplicaDirectives, ProcessDirectives, MetricsDirectives, UnixDirectives, TlsDirectives,
-        Config,
+        ReplicaDirectives, ProcessDirectives, MetricsDirectives, ClusterDirectives, UnixDirectives,
+        TlsDirectives, Config,
     ):  # fmt: skip
         prefix = getattr(owner, "PREFIX", "")
         parts = NO_DIRECTIVES if owner is Config else set()

@@ -26,7 +26,7 @@ from millstream.storage.capture.small_rows import (
 from millstream.storage.capture.small_streams import SmallStreams
 from millstream.storage.groups.group import Group
 from millstream.storage.groups.pending_sweeps import delete_consumer
-from millstream.storage.keyspace.key_slots import SLOTS, KeySlots, slot_of
+from millstream.storage.keyspace.key_slots import SLOTS, KeySlots
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.head_eviction import evict_before, evict_every
 from millstream.storage.streams.stream import Stream
@@ -298,6 +298,7 @@ def test_the_slots_have_every_key_once(seed: int) -> None:
     model: set[bytes] = set()
     names = [b"%d" % number for number in range(chance.choice([3, 3000]))]
     # Keys that share a slot.
+    slot_of = slots.slot_of
     first = slot_of(names[0])
     names += [name for name in (b"x%d" % n for n in range(200_000)) if slot_of(name) == first]
     for _ in range(6000):

@@ -38,6 +38,7 @@ BELOW = {
 # The folders of a package, each above those that it may import from.
 LAYERS = {
     "server": [
+        "cluster",
         "moving",
         "backup",
         "repair",

@@ -1,0 +1,461 @@
+"""CLUSTER, and the commands of a cluster's clients: ASKING, READONLY, READWRITE.
+
+Clients read from CLUSTER which node owns which slots. The map is made by `millstream serve
+--shards`, so the commands with which Redis' tools change a cluster are refused. Outside a cluster,
+all of these commands reply that there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context, Session
+from millstream.commands.runtime.replies import (
+    OK,
+    ArrayHead,
+    LongReply,
+    Several,
+    Simple,
+    Verbatim,
+)
+from millstream.commands.table.containers import Container, help_lines, unknown_subcommand
+from millstream.commands.table.registry import CommandGroup, refuse
+from millstream.errors import SYNTAX, CommandError, refused_in_cluster, shown
+from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
+
+command = CommandGroup("cluster", "@connection", since="3.0.0")
+
+NO_CLUSTER = "ERR This instance has cluster support disabled"
+KEYS_AT_ONCE = 4096  # a longer list of keys is sent in parts
+KEYS_PER_PART = 128
+INT64_MAX = 2**63 - 1
+
+
+class NodeRow(NamedTuple):
+    """A node as a client sees it.
+
+    `endpoint` is the address that the client is to use, with `client_port`; None: the one to which
+    it has connected. `port` and `tls_port` are 0 where the node has none. `health` is online,
+    failed or loading, `pong_ms` the time of its last sign of life (0: the node itself), `offset`
+    the number of its last frame.
+    """
+
+    id: str
+    shard_id: str
+    ranges: Sequence[tuple[int, int]]
+    ip: str
+    hostname: str
+    endpoint: str | None
+    client_port: int
+    port: int
+    tls_port: int
+    is_self: bool
+    health: str
+    pong_ms: int
+    offset: int
+
+    @property
+    def slot_count(self) -> int:
+        return sum(last - first + 1 for first, last in self.ranges)
+
+
+class NodeView(Protocol):
+    """The cluster as this node knows it."""
+
+    id: str
+    shard_id: str
+    epoch: int
+    term: int
+
+    def rows(self, session: Session) -> list[NodeRow]:
+        """All nodes, by their first slot."""
+
+    def owns(self, slot: int) -> bool:
+        """True if this node serves the slot."""
+
+    def set_reading(self, session: Session, reads: bool) -> None:
+        """READONLY and READWRITE."""
+
+
+class ClusterHost(Protocol):
+    @property
+    def cluster(self) -> NodeView | None: ...
+
+
+def _node(ctx: Context[ClusterHost]) -> NodeView:
+    node = ctx.server.cluster
+    if node is None:
+        raise CommandError(NO_CLUSTER)
+    return node
+
+
+# ---------------------------------------------------------------- commands of clients
+
+
+@command("ASKING", "fast")
+def asking(ctx: Context[ClusterHost], args: Args) -> object:
+    """Signals that a cluster client is following an -ASK redirect.
+
+    The reply is OK. Nothing else happens: slots move as a whole, so no node replies -ASK.
+    """
+    _node(ctx)
+    return OK
+
+
+@command("READONLY", "loading stale fast")
+def readonly(ctx: Context[ClusterHost], args: Args) -> object:
+    """Enables read-only queries for a connection to a cluster replica node.
+
+    The reply is OK. The nodes of one machine have no replicas, so it changes nothing there.
+    """
+    _node(ctx).set_reading(ctx.session, True)
+    return OK
+
+
+@command("READWRITE", "loading stale fast")
+def readwrite(ctx: Context[ClusterHost], args: Args) -> object:
+    """Enables read-write queries for a connection to a cluster replica node.
+
+    The reply is OK.
+    """
+    _node(ctx).set_reading(ctx.session, False)
+    return OK
+
+
+# ---------------------------------------------------------------- CLUSTER
+
+cluster_command = Container(
+    "CLUSTER",
+    "cluster",
+    "A container for Redis Cluster commands.",
+    since="3.0.0",
+    tags="stale",
+)
+
+
+@cluster_command("HELP", "loading dataless", since="5.0.0")
+def cluster_help(ctx: Context[ClusterHost], args: Args) -> object:
+    """Prints this help."""
+    _node(ctx)
+    return help_lines("CLUSTER")
+
+
+@cluster_command(
+    "SLOTS",
+    "loading dataless nondeterministic_output",
+    complexity="O(N), N the number of ranges and nodes",
+)
+def cluster_slots(ctx: Context[ClusterHost], args: Args) -> object:
+    """Returns the mapping of cluster slots to nodes.
+
+    The reply has a row for each range of slots: [first slot, last slot, [endpoint, port, ID,
+    metadata]]. The metadata is a map with `ip` or `hostname`, where the endpoint is the other one.
+    """
+    rows = [
+        (first, [first, last, [*_endpoint(row), row.id.encode(), _metadata(row)]])
+        for row in _node(ctx).rows(ctx.session)
+        for first, last in row.ranges
+    ]
+    return [reply for _, reply in sorted(rows, key=lambda row: row[0])]
+
+
+def _endpoint(row: NodeRow) -> list[object]:
+    return [None if row.endpoint is None else row.endpoint.encode(), row.client_port]
+
+
+def _metadata(row: NodeRow) -> dict[bytes, bytes]:
+    """The addresses that are not the endpoint."""
+    found: dict[bytes, bytes] = {}
+    if row.endpoint != row.ip:
+        found[b"ip"] = row.ip.encode()
+    if row.hostname and row.endpoint != row.hostname:
+        found[b"hostname"] = row.hostname.encode()
+    return found
+
+
+@cluster_command(
+    "SHARDS",
+    "loading dataless nondeterministic_output",
+    since="7.0.0",
+    complexity="O(N), N the number of nodes",
+)
+def cluster_shards(ctx: Context[ClusterHost], args: Args) -> object:
+    """Returns the mapping of cluster slots to shards.
+
+    The reply has a map for each shard: `slots` [first, last, ..] and `nodes`, a list of maps with
+    id, port, tls-port, ip, endpoint, hostname, role, replication-offset and health (online, failed,
+    loading). A node has only the ports that it listens on, and a hostname if it announces one.
+    """
+    return [
+        {
+            b"slots": [slot for pair in row.ranges for slot in pair],
+            b"nodes": [_shard_node(row)],
+        }
+        for row in _node(ctx).rows(ctx.session)
+    ]
+
+
+def _shard_node(row: NodeRow) -> dict[bytes, object]:
+    found: dict[bytes, object] = {b"id": row.id.encode()}
+    if row.port:
+        found[b"port"] = row.port
+    if row.tls_port:
+        found[b"tls-port"] = row.tls_port
+    found[b"ip"] = row.ip.encode()
+    found[b"endpoint"] = None if row.endpoint is None else row.endpoint.encode()
+    if row.hostname:
+        found[b"hostname"] = row.hostname.encode()
+    return found | {
+        b"role": b"master",
+        b"replication-offset": row.offset,
+        b"health": row.health.encode(),
+    }
+
+
+@cluster_command(
+    "NODES", "dataless nondeterministic_output", complexity="O(N), N the number of nodes"
+)
+def cluster_nodes(ctx: Context[ClusterHost], args: Args) -> object:
+    """Returns the cluster configuration for a node.
+
+    The reply is text with a line for each node: ID, address, flags, primary, the time of the last
+    ping (always 0), the time of the last sign of life in milliseconds, epoch, state of the link,
+    slots.
+    """
+    node = _node(ctx)
+    lines = [_line(row, node.term) + "\n" for row in node.rows(ctx.session)]
+    return Verbatim("".join(lines).encode())
+
+
+def _line(row: NodeRow, term: int) -> str:
+    """A node's line in CLUSTER NODES."""
+    port = row.client_port
+    name = f",{row.hostname}" if row.hostname else ""
+    flags = "myself,master" if row.is_self else "master"
+    has_failed = row.health == "failed"
+    slots = " ".join(
+        str(first) if first == last else f"{first}-{last}" for first, last in row.ranges
+    )
+    return (
+        f"{row.id} {row.ip}:{port}@{port}{name} {flags}{',fail' if has_failed else ''} - 0 "
+        f"{row.pong_ms} {term} {'dis' if has_failed else ''}connected {slots}"
+    ).rstrip()
+
+
+@cluster_command("INFO", "dataless nondeterministic_output")
+def cluster_info(ctx: Context[ClusterHost], args: Args) -> object:
+    """Returns information about the state of a node.
+
+    The reply is text with lines `name:value`. `cluster_state` is ok while this node serves its
+    slots; `cluster_slots_fail` counts the slots of nodes that have failed. On one machine there is
+    neither a lease (`cluster_lease_ms` 0) nor etcd (`cluster_etcd` ok).
+    """
+    node = _node(ctx)
+    rows = node.rows(ctx.session)
+    assigned = sum(row.slot_count for row in rows)
+    failed = sum(row.slot_count for row in rows if row.health == "failed")
+    fields: dict[str, object] = {
+        "state": "ok",
+        "slots_assigned": assigned,
+        "slots_ok": assigned - failed,
+        "slots_pfail": 0,
+        "slots_fail": failed,
+        "known_nodes": len(rows),
+        "size": sum(1 for row in rows if row.ranges),
+        "current_epoch": node.epoch,
+        "my_epoch": node.term,
+        "stats_messages_sent": 0,
+        "stats_messages_received": 0,
+    }
+    ours = {"lease_ms": 0, "etcd": "ok", "moves": 0}
+    lines = [f"cluster_{name}:{value}" for name, value in fields.items()]
+    lines.append("total_cluster_links_buffer_limit_exceeded:0")
+    lines += [f"cluster_{name}:{value}" for name, value in ours.items()]
+    return Verbatim("".join(line + "\r\n" for line in lines).encode())
+
+
+@cluster_command("MYID", "dataless")
+def cluster_myid(ctx: Context[ClusterHost], args: Args) -> object:
+    """Returns the ID of a node."""
+    return _node(ctx).id.encode()
+
+
+@cluster_command("MYSHARDID", "dataless nondeterministic_output", since="7.2.0")
+def cluster_myshardid(ctx: Context[ClusterHost], args: Args) -> object:
+    """Returns the shard ID of a node."""
+    return _node(ctx).shard_id.encode()
+
+
+# Slots
+
+
+@cluster_command("KEYSLOT key:string", "dataless", complexity="O(N), N the bytes of the key")
+def cluster_keyslot(ctx: Context[ClusterHost], args: Args) -> object:
+    """Returns the hash slot for a key.
+
+    The slot is the CRC-16 of the key modulo 16,384; of a key with `{tag}`, only the tag counts.
+    """
+    _node(ctx)
+    return cluster_slot_of(args.take())
+
+
+@cluster_command("COUNTKEYSINSLOT slot:integer")
+def cluster_countkeysinslot(ctx: Context[ClusterHost], args: Args) -> object:
+    """Returns the number of keys in a hash slot.
+
+    Only the keys of this node count, so the reply is 0 for a slot of another one."""
+    node = _node(ctx)
+    slot = args.take_int()
+    if not 0 <= slot < CLUSTER_SLOTS:
+        raise CommandError("ERR Invalid slot")
+    return ctx.db.slots.count_in(slot) if node.owns(slot) else 0
+
+
+@cluster_command(
+    "GETKEYSINSLOT slot:integer count:integer",
+    "nondeterministic_output",
+    complexity="O(N), N the number of keys in the reply",
+)
+def cluster_getkeysinslot(ctx: Context[ClusterHost], args: Args) -> object:
+    """Returns the key names in a hash slot.
+
+    The reply has at most `count` keys, and none for a slot of another node."""
+    node = _node(ctx)
+    slot, count = args.take_int(), args.take_int()
+    if not 0 <= slot < CLUSTER_SLOTS or count < 0:
+        raise CommandError("ERR Invalid slot or number of keys")
+    found = ctx.db.slots.keys_in(slot, count) if node.owns(slot) else []
+    return found if len(found) <= KEYS_AT_ONCE else LongReply(_in_parts(found))
+
+
+def _in_parts(keys: list[bytes]) -> Iterator[object]:
+    yield ArrayHead(len(keys))
+    for start in range(0, len(keys), KEYS_PER_PART):
+        yield Several(keys[start : start + KEYS_PER_PART])
+
+
+# Nodes
+
+
+def _take_node(ctx: Context[ClusterHost], args: Args) -> NodeRow:
+    """The node with this ID. CommandError if there is none."""
+    rows, name = _node(ctx).rows(ctx.session), args.take()
+    for row in rows:
+        if row.id.encode() == name:
+            return row
+    raise CommandError(f"ERR Unknown node {shown(name)}")
+
+
+@cluster_command(
+    "REPLICAS node-id",
+    "admin nondeterministic_output dataless",
+    since="5.0.0",
+    complexity="O(N), N the number of replicas",
+)
+def cluster_replicas(ctx: Context[ClusterHost], args: Args) -> object:
+    """Lists the replica nodes of a master node.
+
+    The reply has a line as in CLUSTER NODES for each replica. The nodes of one machine have
+    none."""
+    _take_node(ctx, args)
+    return []
+
+
+@cluster_command(
+    "SLAVES node-id",
+    "admin nondeterministic_output dataless",
+    complexity="O(N), N the number of replicas",
+)
+def cluster_slaves(ctx: Context[ClusterHost], args: Args) -> object:
+    """Lists the replica nodes of a master node.
+
+    This is the older name of CLUSTER REPLICAS."""
+    return cluster_replicas(ctx, args)
+
+
+@cluster_command("LINKS", "dataless nondeterministic_output", since="7.0.0")
+def cluster_links(ctx: Context[ClusterHost], args: Args) -> object:
+    """Returns a list of all TCP links to and from peer nodes.
+
+    The reply is an empty array: there is no bus between the nodes."""
+    _node(ctx)
+    return []
+
+
+@cluster_command("COUNT-FAILURE-REPORTS node-id", "admin nondeterministic_output dataless")
+def cluster_count_failure_reports(ctx: Context[ClusterHost], args: Args) -> object:
+    """Returns the number of active failure reports active for a node.
+
+    The reply is 0: nodes do not report each other."""
+    _take_node(ctx, args)
+    return 0
+
+
+@cluster_command("BUMPEPOCH", "admin no_async_loading dataless nondeterministic_output")
+def cluster_bumpepoch(ctx: Context[ClusterHost], args: Args) -> object:
+    """Advances the cluster config epoch.
+
+    The reply is `STILL` and the epoch, which does not change."""
+    return Simple(b"STILL %d" % _node(ctx).epoch)
+
+
+@cluster_command("SAVECONFIG", "admin no_async_loading dataless")
+def cluster_saveconfig(ctx: Context[ClusterHost], args: Args) -> object:
+    """Forces a node to save the cluster configuration to disk.
+
+    The reply is OK: the map is always on the disk."""
+    _node(ctx)
+    return OK
+
+
+@cluster_command(
+    "FAILOVER [options: FORCE | TAKEOVER]", "admin no_async_loading dataless", since="3.0.0"
+)
+def cluster_failover(ctx: Context[ClusterHost], args: Args) -> object:
+    """Forces a replica to perform a manual failover of its master.
+
+    The reply is an error: the nodes of one machine are primaries, without replicas."""
+    _node(ctx)
+    if args.option(b"TAKEOVER"):
+        raise CommandError(refused_in_cluster("CLUSTER FAILOVER TAKEOVER"))
+    args.option(b"FORCE")
+    if args.remaining:
+        raise CommandError(SYNTAX)
+    raise CommandError("ERR You should send CLUSTER FAILOVER to a replica")
+
+
+# The subcommands with which Redis' tools change a cluster, and those of its nodes, with their
+# arity. A request with the wrong number of words is refused before MULTI queues it.
+REFUSED = {
+    "addslots": -3,
+    "addslotsrange": -4,
+    "delslots": -3,
+    "delslotsrange": -4,
+    "flushslots": 2,
+    "forget": 3,
+    "meet": -4,
+    "replicate": 3,
+    "reset": -2,
+    "set-config-epoch": 3,
+    "setslot": -4,
+}
+UNKNOWN = {"migration": -4, "slot-stats": -4, "syncslots": -3}
+
+
+def cluster_refused(ctx: Context[ClusterHost], args: Args) -> object:
+    _node(ctx)
+    name = args[1].upper().decode("ascii", "replace")
+    raise CommandError(refused_in_cluster(f"CLUSTER {name}"))
+
+
+def cluster_unknown(ctx: Context[ClusterHost], args: Args) -> object:
+    _node(ctx)
+    raise unknown_subcommand("CLUSTER", args[1])
+
+
+for _name, _arity in REFUSED.items():
+    refuse("CLUSTER", _name, _arity, cluster_refused)
+for _name, _arity in UNKNOWN.items():
+    refuse("CLUSTER", _name, _arity, cluster_unknown)

@@ -1,0 +1,1 @@
+"""A cluster: the map of slots, a server as a node, and the supervisor of one machine's nodes."""

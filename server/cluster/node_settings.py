@@ -1,0 +1,120 @@
+"""The nodes of one machine: their directories, ports and directives.
+
+`millstream serve --shards N` gives each node the directives of the configuration file and of the
+command line, and then its own: directory, ports and share of the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from millstream.errors import StartError
+from millstream.server.cluster.slot_map import NAME, SlotMap, new_map, read_map, write_map
+from millstream.server.config.directives import Config
+from millstream.storage.files.manifest import NAME as MANIFEST
+from millstream.storage.files.manifest import is_ours
+
+PORT_MAX = 65535
+
+
+def check_ports(config: Config, count: int) -> None:
+    """StartError if the nodes cannot have the ports after those of the configuration."""
+    numbers = {
+        "port": config.port,
+        "tls-port": config.tls.port,
+        "metrics-port": config.metrics.port,
+    }
+    if not config.port and not config.tls.port:
+        raise StartError("--shards needs a port: the nodes listen on the ports after it")
+    used = {name: range(number, number + count + 1) for name, number in numbers.items() if number}
+    for name, ports in used.items():
+        if ports[-1] > PORT_MAX:
+            raise StartError(
+                f"{name} {ports[0]} is too high for {count} nodes, which listen on the {count} "
+                f"ports after it: {PORT_MAX - count} is the highest one"
+            )
+    names = list(used)
+    for at, one in enumerate(names):
+        for other in names[at + 1 :]:
+            if used[one][0] <= used[other][-1] and used[other][0] <= used[one][-1]:
+                raise StartError(
+                    f"{one} {used[one][0]} and {other} {used[other][0]} are too close: the nodes "
+                    f"listen on the {count} ports after each of them"
+                )
+
+
+def check_directives(config: Config) -> None:
+    """StartError if a directive cannot be that of several nodes."""
+    cluster = config.cluster
+    for name, value in (
+        ("cluster-announce-port", cluster.announce_port),
+        ("cluster-announce-tls-port", cluster.announce_tls_port),
+    ):
+        if value:
+            raise StartError(
+                f"{name} cannot be given with --shards, because each node has a port of its own: "
+                "remove it"
+            )
+    if config.replicaof:
+        raise StartError("replicaof cannot be given with --shards: the nodes are primaries")
+
+
+def find_map(folder: Path, count: int) -> SlotMap | None:
+    """The map of a directory of nodes; None for an empty directory. StartError if the directory has
+    something else."""
+    found = read_map(folder)
+    if found is None:
+        refuse_server(folder, count)
+    elif len(found.shards) != count:
+        raise StartError(
+            f"{folder} is a directory of {len(found.shards)} nodes: start it with --shards "
+            f"{len(found.shards)}, or copy it with `millstream cluster split {folder} OUT "
+            f"--shards {count}`"
+        )
+    return found
+
+
+def make_map(folder: Path, count: int) -> None:
+    """Write a new map, unless the directory, which is locked now, has one. StartError as above."""
+    if find_map(folder, count) is None:
+        try:
+            write_map(folder, new_map(count))
+        except OSError as problem:
+            raise StartError(f"cannot write {folder / NAME}: {problem.strerror}") from None
+
+
+def refuse_server(folder: Path, count: int) -> None:
+    """StartError if the directory has the data of a single server."""
+    names = [path.name for path in folder.iterdir()]
+    if MANIFEST in names or any(map(is_ours, names)):
+        raise StartError(
+            f"{folder} has the data of a single server: copy it with `millstream cluster split "
+            f"{folder} OUT --shards {count}`, and start the copy"
+        )
+    numbered = [name for name in names if name.isdigit() and (folder / name / MANIFEST).exists()]
+    if numbered:
+        raise StartError(
+            f"{folder} has directories of nodes ({min(numbered)}), but no {NAME}: restore that "
+            "file from a copy"
+        )
+
+
+def directives_of(config: Config, number: int, count: int, aclfile: Path) -> Sequence[str]:
+    """The directives that node `number`, from 1, has in place of those of the configuration."""
+    own = {
+        "dir": str(config.dir.resolve() / f"{number:04}"),
+        "cluster-enabled": "yes",
+        "aclfile": str(aclfile),
+        "pidfile": "",
+        "supervised": "no",
+        "port": str(config.port + number if config.port else 0),
+        "maxmemory": str(max(config.maxmemory // count, min(config.maxmemory, 1))),
+    }
+    if config.tls.port:
+        own["tls-port"] = str(config.tls.port + number)
+    if config.metrics.port:
+        own["metrics-port"] = str(config.metrics.port + number)
+    if config.unix.socket:
+        own["unixsocket"] = f"{config.unix.socket}.{number}"
+    return [word for name, value in own.items() for word in (f"--{name}", value)]

@@ -1,0 +1,153 @@
+"""PUBLISH for the subscribers of all nodes of one machine.
+
+Each node listens on a Unix socket in its data directory, which only its user can reach. A node that
+has a message connects to the others when it needs them. Messages are not stored: those for a node
+that does not run, or that is slow, are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from millstream.server.cluster.unix_sockets import connected_socket, listening_socket
+
+NAME = "peer.sock"
+WAITING_MAX_BYTES = 1 << 20  # for one node
+RECEIVED_BYTES = 1 << 16
+_SIZES = struct.Struct("<II")  # of the channel and of the message
+
+Deliver = Callable[[bytes, bytes], object]
+
+
+class Peer:
+    """The connection to another node, whose data directory is `folder`."""
+
+    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self.dropped = 0
+        self._folder = folder
+        self._loop = loop
+        self._socket: socket.socket | None = None
+        self._waiting = bytearray()
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame as a whole, or drop it."""
+        if len(self._waiting) + len(frame) > WAITING_MAX_BYTES or not self._is_connected():
+            self.dropped += 1
+            return
+        self._waiting += frame
+        self._flush()
+
+    def _is_connected(self) -> bool:
+        if self._socket is None:
+            self._waiting.clear()
+            with contextlib.suppress(OSError):
+                self._socket = connected_socket(self._folder, NAME)
+        return self._socket is not None
+
+    def _flush(self) -> None:
+        if self._socket is None:
+            return
+        number = self._socket.fileno()
+        try:
+            del self._waiting[: self._socket.send(self._waiting)]
+        except BlockingIOError:
+            pass
+        except OSError:  # the node has ended
+            self.dropped += 1
+            self.close()
+            return
+        if self._waiting:
+            self._loop.add_writer(number, self._flush)
+        else:
+            self._loop.remove_writer(number)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+
+class Relay:
+    """Sends messages to the nodes with these data directories, and delivers those that they send to
+    the one in `folder`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        others: Iterable[Path],
+        deliver: Deliver,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._path = folder / NAME
+        self._peers = [Peer(other, loop) for other in others]
+        self._deliver = deliver
+        self._loop = loop
+        self._open: set[socket.socket] = set()
+        self._listening = listening_socket(folder, NAME)
+        self._listening.setblocking(False)
+        loop.add_reader(self._listening.fileno(), self._accept)
+
+    @property
+    def dropped(self) -> int:
+        """The number of messages that were not sent to a node."""
+        return sum(peer.dropped for peer in self._peers)
+
+    def publish(self, channel: bytes, message: bytes) -> None:
+        """Send a message to the other nodes."""
+        frame = _SIZES.pack(len(channel), len(message)) + channel + message
+        for peer in self._peers:
+            peer.send(frame)
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listening.accept()
+        except OSError:  # it has ended already, or there are too many open files
+            return
+        accepted.setblocking(False)
+        self._open.add(accepted)
+        receive = partial(self._receive, accepted, bytearray())
+        self._loop.add_reader(accepted.fileno(), receive)
+
+    def _receive(self, accepted: socket.socket, received: bytearray) -> None:
+        try:
+            data = accepted.recv(RECEIVED_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close(accepted)
+            return
+        received += data
+        at = 0
+        while len(received) - at >= _SIZES.size:
+            channel_size, message_size = _SIZES.unpack_from(received, at)
+            begin = at + _SIZES.size
+            end = begin + channel_size + message_size
+            if len(received) < end:
+                break
+            channel = bytes(received[begin : begin + channel_size])
+            self._deliver(channel, bytes(received[begin + channel_size : end]))
+            at = end
+        del received[:at]
+
+    def _close(self, accepted: socket.socket) -> None:
+        self._loop.remove_reader(accepted.fileno())
+        accepted.close()
+        self._open.discard(accepted)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._listening.fileno())
+        self._listening.close()
+        self._path.unlink(missing_ok=True)
+        for accepted in list(self._open):
+            self._close(accepted)
+        for peer in self._peers:
+            peer.close()

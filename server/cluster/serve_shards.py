@@ -1,0 +1,64 @@
+"""`millstream serve --shards N`: the nodes of one machine, and their supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from millstream.errors import DataError, StartError
+from millstream.server.cluster.node_settings import (
+    check_directives,
+    check_ports,
+    directives_of,
+    find_map,
+    make_map,
+)
+from millstream.server.cluster.shared_users import open_users, users_path
+from millstream.server.cluster.supervisor import Supervisor
+from millstream.server.config.loading import load
+from millstream.server.config_check import NOT_CHECKED, check_config, check_machine
+from millstream.server.durability.data_files import prepare_directory
+from millstream.server.monitor import log
+from millstream.storage.files.disk import SystemDisk
+
+SERVER = [sys.executable, "-P", "-m", "millstream.server.main"]
+
+
+def run_shards(
+    file: Path | None, arguments: Sequence[str], count: int, *, only_check: bool = False
+) -> int:
+    """Serve until a stop is requested, or only check the configuration; return the exit code."""
+    try:
+        config = load(file, arguments)
+        check_ports(config, count)
+        check_directives(config)
+        if only_check:
+            node = load(file, [*arguments, *directives_of(config, 1, count, users_path(config))])
+            for warning in check_config(node, file) + check_machine(node):
+                print(f"millstream: warning: {warning}", file=sys.stderr)
+            print(f"millstream: the configuration is valid\nmillstream: {NOT_CHECKED}")
+            return 0
+        prepare_directory(config.dir)
+        log.configure(config.loglevel, config.located(config.logfile), config.log_format)
+        find_map(config.dir, count)  # an error does not leave the lock's file in the directory
+        disk = SystemDisk(config.dir)
+        disk.lock()
+        try:
+            make_map(config.dir, count)
+            users = open_users(config)
+            words = [] if file is None else [str(file)]
+            commands = [
+                [*SERVER, *words, *arguments, *directives_of(config, number, count, users.path)]
+                for number in range(1, count + 1)
+            ]
+            return asyncio.run(Supervisor.serve(config, commands, users))
+        finally:
+            disk.unlock()
+    except (StartError, DataError) as problem:
+        print(f"millstream: {problem}", file=sys.stderr)
+        return 1
+    except OSError as problem:
+        print(f"millstream: {problem.strerror or problem}", file=sys.stderr)
+        return 1

@@ -1,0 +1,296 @@
+"""The supervisor: starts the nodes of one machine, restarts those that end, and stops all of them.
+
+It serves no client itself. Each node has one end of a socket pair: the supervisor learns from it
+whether the node is ready, and tells each node about the others. A node that ends is started again
+after 1, 2, 4 .. 30 seconds. If a node cannot be started the first time, the others are stopped and
+the supervisor ends: the configuration has to be corrected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millstream import __version__
+from millstream.backoff import Backoff
+from millstream.server.cluster.shared_users import SharedUsers
+from millstream.server.cluster.states import FAILED, LOADING, ONLINE, VARIABLE, NodeState
+from millstream.server.cluster.unix_sockets import SUPERVISOR, listening_socket
+from millstream.server.config.directives import Config
+from millstream.server.monitor.log import LOGGER
+from millstream.server.process import PidFile, Supervision
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+# A node that has served for this long is started again after the first pause.
+STABLE_S = 60.0
+BETWEEN_S = 1.0
+LINE_BYTES = 64 << 20  # the rules of a user may be long
+
+Message = dict[str, Any]
+
+
+class NodeProcess:
+    """The process of one node. `pid` is None while it does not run. `take` is called with each
+    message of the node, and with an empty one when it has ended."""
+
+    def __init__(
+        self, number: int, command: Sequence[str], take: Callable[[NodeProcess, Message], None]
+    ) -> None:
+        self.number = number
+        self._command = command
+        self._take = take
+        self.health = LOADING
+        self.frame = 0
+        self.pong_ms = 0
+        self.was_ready = False
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def state(self) -> NodeState:
+        return NodeState(self.health, self.pong_ms, self.frame)
+
+    async def run(self) -> int:
+        """Start the process and wait for its end; its exit code."""
+        ours, theirs = socket.socketpair()
+        environment = {**os.environ, VARIABLE: str(theirs.fileno())}
+        try:
+            # A session of its own: Ctrl-C in a terminal is for the supervisor.
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=LINE_BYTES)
+        try:
+            while line := await reader.readline():
+                self._take(self, json.loads(line))
+        except ConnectionError:
+            pass  # it has ended, with messages that it has not read
+        except ValueError as problem:
+            LOGGER.error("node %04d is ended, because of its message: %s", self.number, problem)
+            self.signal(signal.SIGKILL)
+        code = await self._process.wait()
+        self._process = None
+        self._writer.close()
+        self._writer = None
+        self.health = FAILED
+        self._take(self, {})
+        return code
+
+    def note(self, state: Message) -> bool:
+        """Note the state that the node has sent; return whether its health has changed."""
+        before, self.health = self.health, str(state["health"])
+        self.frame, self.pong_ms = int(state["frame"]), time.time_ns() // 1_000_000
+        self.was_ready = self.was_ready or self.health == ONLINE
+        return self.health != before
+
+    def tell_state(self, message: bytes) -> None:
+        """Send a line to the node, unless it is slow: the next one has the same and more."""
+        if self._writer is not None and not self._writer.transport.get_write_buffer_size():
+            self._writer.write(message)
+
+    def tell(self, message: Message) -> None:
+        """Send the node a message that it must get, if it runs."""
+        if self._writer is not None:
+            self._writer.write(json.dumps(message).encode() + b"\n")
+
+    def signal(self, number: int) -> None:
+        """Send the process a signal, if it runs."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+class Supervisor:
+    """Runs the nodes until a signal stops them. The exit code is 0 if all of them have ended
+    well."""
+
+    def __init__(
+        self, config: Config, commands: Sequence[Sequence[str]], users: SharedUsers
+    ) -> None:
+        """`commands` has the command line of each node."""
+        self._config = config
+        self._users = users
+        self._nodes = [
+            NodeProcess(number, command, self._take)
+            for number, command in enumerate(commands, start=1)
+        ]
+        self._pid_file = PidFile(config.located(config.pidfile))
+        self._supervision = Supervision(config.supervised)
+        self._stopping = asyncio.Event()
+        self._has_failed = False
+        self._is_told_ready = False
+
+    @classmethod
+    async def serve(
+        cls, config: Config, commands: Sequence[Sequence[str]], users: SharedUsers
+    ) -> int:
+        """Make a supervisor in the running loop, and run it."""
+        return await cls(config, commands, users).run()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, number)
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            loop.add_signal_handler(number, self._pass_on, number)
+        self._supervision.watch(loop)
+        self._pid_file.write()
+        answering = await asyncio.start_unix_server(
+            self._answer, sock=listening_socket(self._config.dir, SUPERVISOR)
+        )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                telling = tasks.create_task(self._tell_states())
+                running = [tasks.create_task(self._keep_running(node)) for node in self._nodes]
+                await asyncio.wait(running)
+                telling.cancel()
+        finally:
+            answering.close()
+            (self._config.dir / SUPERVISOR).unlink(missing_ok=True)
+            self._pid_file.remove()
+        LOGGER.info("cluster  all nodes have ended")
+        self._supervision.close()
+        return int(self._has_failed)
+
+    # The nodes
+
+    async def _keep_running(self, node: NodeProcess) -> None:
+        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        while not self._stopping.is_set():
+            begun_s = time.monotonic()
+            try:
+                code = await node.run()
+            except OSError as problem:
+                LOGGER.error("node %04d cannot be started: %s", node.number, problem.strerror)
+                code = 1
+            if self._stopping.is_set():
+                self._has_failed = self._has_failed or code != 0
+                return
+            if not node.was_ready:
+                LOGGER.error("node %04d could not be started: all nodes are stopped", node.number)
+                self._has_failed = True
+                self._stop(signal.SIGTERM)
+                return
+            if time.monotonic() - begun_s >= STABLE_S:
+                pauses.reset()
+            pause_s = pauses.next_s()
+            LOGGER.error(
+                "node %04d has ended %s: it is started again in %.0f s",
+                node.number, _in_words(code), pause_s,
+            )  # fmt: skip
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
+
+    def _take(self, node: NodeProcess, message: Message) -> None:
+        """A node has sent a message, or has ended."""
+        if not message:
+            self._users.forget(node.number)
+            self._note_change()
+        elif "health" in message:
+            if node.note(message):
+                self._note_change()
+        elif "loaded" in message:
+            self._tell_users()
+        else:
+            name, line = message["user"].encode("latin-1"), message["line"]
+            encoded = None if line is None else line.encode("latin-1")
+            if self._users.change(node.number, message["change"], name, encoded):
+                self._tell_users()
+
+    def _tell_users(self) -> None:
+        """The file of the users has changed: all nodes read it."""
+        for node in self._nodes:
+            node.tell({"users": self._users.seen.get(node.number, 0)})
+
+    def _note_change(self) -> None:
+        """The health of a node has changed: tell the others at once."""
+        self._send_states()
+        if not self._is_told_ready and all(node.health == ONLINE for node in self._nodes):
+            self._is_told_ready = True
+            where = self._where()
+            LOGGER.info(
+                "ready    millstream %s: %d nodes listen on %s (process %d)",
+                __version__, len(self._nodes), where, os.getpid(),
+            )  # fmt: skip
+            self._supervision.ready(where)
+
+    def _where(self) -> str:
+        count = len(self._nodes)
+        found = [
+            f"{name} {first + 1} to {first + count}"
+            for name, first in (("ports", self._config.port), ("TLS ports", self._config.tls.port))
+            if first
+        ]
+        return " and ".join(found)
+
+    async def _tell_states(self) -> None:
+        while True:
+            self._send_states()
+            await asyncio.sleep(BETWEEN_S)
+
+    def _send_states(self) -> None:
+        states = {node.number: node.state() for node in self._nodes}
+        message = json.dumps({"nodes": states}).encode() + b"\n"
+        for node in self._nodes:
+            node.tell_state(message)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer `millstream cluster status`: one line, whatever is asked."""
+        base = self._config.port or self._config.tls.port
+        nodes = {
+            node.number: {
+                "health": node.health,
+                "port": base + node.number,
+                "pid": node.pid,
+                "frame": node.frame,
+            }
+            for node in self._nodes
+        }
+        writer.write(json.dumps({"pid": os.getpid(), "nodes": nodes}).encode() + b"\n")
+        with contextlib.suppress(OSError):
+            await writer.drain()
+        writer.close()
+
+    # Signals
+
+    def _stop(self, number: int) -> None:
+        """Stop all nodes; a second signal is passed on, too, and ends them at once."""
+        if not self._stopping.is_set():
+            LOGGER.info("stopping: received %s", signal.Signals(number).name)
+            self._supervision.stopping()
+            self._stopping.set()
+        self._pass_on(signal.SIGTERM)
+
+    def _pass_on(self, number: int) -> None:
+        for node in self._nodes:
+            node.signal(number)
+
+
+def _in_words(code: int) -> str:
+    """An exit code of a process."""
+    if code >= 0:
+        return f"with code {code}"
+    try:
+        return f"by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"by signal {-code}"

@@ -1,0 +1,44 @@
+"""The directives of a node of a cluster."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from millstream.server.config.apply import READ
+from millstream.server.config.kinds import YES_NO, directive, integer, one_of
+from millstream.server.config.replica_directives import HOST
+
+cluster = partial(directive, section="Cluster")
+BY_IP, BY_HOSTNAME, UNKNOWN = "ip", "hostname", "unknown-endpoint"
+
+
+class ClusterDirectives:
+    """`Config.cluster`: the mode, and the address that clients are told."""
+
+    PART, PREFIX = "cluster", "cluster_"
+
+    enabled: bool = cluster(
+        False, YES_NO,
+        "this server is a node of a cluster: `millstream serve --shards` starts nodes with it",
+    )  # fmt: skip
+    announce_ip: str = cluster(
+        "", HOST,
+        "address of this machine that clients are told; empty: the one to which they connected",
+        apply=READ,
+    )  # fmt: skip
+    announce_hostname: str = cluster("", HOST, "the same for the name of this machine", apply=READ)
+    announce_port: int = cluster(
+        0, integer(0, 65535),
+        "the same for the port; 0: the port on which the node listens. Not with "
+        "`millstream serve --shards`, whose nodes have ports of their own",
+        apply=READ,
+    )  # fmt: skip
+    announce_tls_port: int = cluster(
+        0, integer(0, 65535), "the same for the port of TLS", apply=READ
+    )
+    preferred_endpoint_type: str = cluster(
+        BY_IP, one_of(BY_IP, BY_HOSTNAME, UNKNOWN),
+        "which of these clients are to use: `ip`; `hostname`; `unknown-endpoint`: the address to "
+        "which they have connected, with the port of the node",
+        apply=READ,
+    )  # fmt: skip

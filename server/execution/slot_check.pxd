@@ -1,0 +1,39 @@
+from libc.stdint cimport uint64_t
+
+from millstream.commands.runtime.arguments cimport Args
+from millstream.encoding cimport Slice
+from millstream.server.execution.lookup cimport Row
+from millstream.server.protocol.outbox cimport Client
+
+cdef enum:
+    NO_SLOT = -1
+    OWNED_BYTES = 2048  # a bit for each slot
+
+
+cdef class Places:
+    cdef Py_ssize_t at
+    cdef Py_ssize_t last
+    cdef Py_ssize_t step
+    cdef list listed
+
+    cdef int find(self, Row row, Args args) except -1
+    cdef int set_list(self, list positions) except -1
+    cdef Slice* next(self, Args args) except? NULL
+
+
+cdef class SlotCheck:
+    cdef unsigned char[OWNED_BYTES] owned
+    cdef object node
+    cdef Places places
+    # Refused requests, by the kind of their error.
+    cdef readonly uint64_t moved
+    cdef readonly uint64_t crossed
+    cdef readonly uint64_t unserved
+
+    cdef bint owns(self, int slot) noexcept
+    cdef int check(self, Client client, Row row, Args args) except -1
+    cdef int check_transaction(self, Client client, Row row) except -1
+    cdef int check_each(self, Client client, Row row, Args args) except -1
+    cdef int refuse_foreign(self, Client client, Row row, int slot) except -1
+    cdef int refuse_several(self, Row row, int slot) except -1
+    cdef int slot_of_all(self, Row row, Args args, int slot) except -2

@@ -1,0 +1,15 @@
+from collections.abc import Iterable
+from typing import Protocol
+
+from millstream.commands.runtime.context import Session
+
+class Refusals(Protocol):
+    def foreign_slot(self, session: Session, slot: int) -> str: ...
+    def unserved_slot(self, slot: int) -> str | None: ...
+
+class SlotCheck:
+    moved: int
+    crossed: int
+    unserved: int
+    def __init__(self, node: Refusals) -> None: ...
+    def own(self, slots: Iterable[int]) -> None: ...

@@ -1,0 +1,167 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""The slots of a request's keys in a node of a cluster: the request runs only if the slot is its own.
+
+The keys of a request must be in one slot, even if the node owns more. The positions of the keys are those
+that ACL rules use (`access/permission.Demand`); where a request does not have them in a row, COMMAND's key
+specs find them. A request whose keys cannot be found is not valid: it gets the error of its handler.
+"""
+
+from libc.string cimport memset
+
+from millstream.commands.access.permission cimport (
+    AFTER_STREAMS, ELSEWHERE, NO_KEYS, Demand, streams_end,
+)
+from millstream.commands.runtime.arguments cimport Args
+from millstream.encoding cimport Slice
+from millstream.server.execution.lookup cimport Row
+from millstream.server.protocol.outbox cimport Client
+from millstream.storage.keyspace.cluster_slots cimport CLUSTER_SLOT_COUNT, cluster_slot
+
+from millstream.commands.table.keyspecs import key_positions
+from millstream.errors import CommandError
+
+CROSSSLOT = "CROSSSLOT Keys in request don't hash to the same slot"
+
+
+cdef list positions_of(Row row, Args args):
+    """The positions of a request's keys and shard channels; empty if they cannot be found."""
+    words = args.all()
+    try:
+        return [at for at in key_positions(row.command.key_specs, words) if at < len(words)]
+    except (IndexError, ValueError, CommandError):
+        return []
+
+
+cdef class Places:
+    """The positions of a request's keys: those from `at` to `last` by `step`, or `listed`."""
+
+    cdef int find(self, Row row, Args args) except -1:
+        cdef Demand demand = row.demand
+        self.at = demand.first
+        self.last = demand.last if demand.last >= 0 else args.count + demand.last
+        self.step = demand.step
+        self.listed = None
+        if demand.slot_place == NO_KEYS:
+            self.last = self.at - 1
+        elif demand.slot_place == AFTER_STREAMS:
+            self.step = 1
+            self.at = streams_end(args, self.at)
+            self.last = self.at - 1
+            if self.at < 0:
+                self.set_list(positions_of(row, args))
+            elif (args.count - self.at) & 1 == 0:
+                self.last = self.at + (args.count - self.at) // 2 - 1
+        elif demand.slot_place == ELSEWHERE:
+            self.set_list(positions_of(row, args))
+        self.last = min(self.last, args.count - 1)
+        return 0
+
+    cdef int set_list(self, list positions) except -1:
+        self.listed = positions
+        self.at = 0
+        self.last = len(positions) - 1
+        self.step = 1
+        return 0
+
+    cdef Slice* next(self, Args args) except? NULL:
+        """The next key; NULL at the end."""
+        cdef Py_ssize_t at = self.at
+        if at > self.last:
+            return NULL
+        self.at += self.step
+        return &args.items[at if self.listed is None else <Py_ssize_t>self.listed[at]]
+
+
+cdef class SlotCheck:
+    """The slots that this node owns. `node` knows the owners of the others."""
+
+    def __init__(self, node):
+        self.node = node
+        self.places = Places()
+
+    def own(self, slots) -> None:
+        """Own these slots, and no others."""
+        memset(self.owned, 0, sizeof(self.owned))
+        for slot in slots:
+            if not 0 <= slot < CLUSTER_SLOT_COUNT:
+                raise ValueError(f"{slot} is no slot")
+            self.owned[<int>slot >> 3] |= <unsigned char>(1 << (<int>slot & 7))
+
+    cdef bint owns(self, int slot) noexcept:
+        return self.owned[slot >> 3] >> (slot & 7) & 1
+
+    cdef int check(self, Client client, Row row, Args args) except -1:
+        """Refuse a request for a slot that is not served here, and one for several slots."""
+        cdef int slot
+        if row.demand.slot_place == NO_KEYS:
+            if client.queue is not None and row.name == "exec":
+                self.check_transaction(client, row)
+            return 0
+        if row.demand.any_slots:
+            return self.check_each(client, row, args)
+        slot = self.slot_of_all(row, args, NO_SLOT)
+        if slot != NO_SLOT and not self.owns(slot):
+            self.refuse_foreign(client, row, slot)
+        return 0
+
+    cdef int check_transaction(self, Client client, Row row) except -1:
+        """EXEC: refuse queued requests for several slots, or for another node's slot, and leave the
+        transaction."""
+        cdef int slot = NO_SLOT
+        try:
+            for queued, args, _ in client.queue:
+                slot = self.slot_of_all(<Row>queued, <Args>args, slot)
+            if slot != NO_SLOT and not self.owns(slot):
+                self.refuse_foreign(client, row, slot)
+        except CommandError:
+            client.leave_transaction()
+            raise
+        return 0
+
+    cdef int check_each(self, Client client, Row row, Args args) except -1:
+        """Refuse a request for the first of its keys that is not served here."""
+        cdef Slice* key
+        cdef int slot
+        self.places.find(row, args)
+        while True:
+            key = self.places.next(args)
+            if key == NULL:
+                return 0
+            slot = cluster_slot(key.ptr, key.size)
+            if not self.owns(slot):
+                self.refuse_foreign(client, row, slot)
+
+    cdef int slot_of_all(self, Row row, Args args, int slot) except -2:
+        """The slot of all keys of a request, which must be `slot` unless that is NO_SLOT; `slot` if the
+        request has no keys."""
+        cdef Slice* key
+        cdef int other
+        self.places.find(row, args)
+        while True:
+            key = self.places.next(args)
+            if key == NULL:
+                return slot
+            other = cluster_slot(key.ptr, key.size)
+            if slot != NO_SLOT and slot != other:
+                self.refuse_several(row, slot)
+            slot = other
+
+    cdef int refuse_foreign(self, Client client, Row row, int slot) except -1:
+        row.rejected += 1
+        error = self.node.unserved_slot(slot)
+        if error is not None:
+            self.unserved += 1
+            raise CommandError(error)
+        self.moved += 1
+        raise CommandError(self.node.foreign_slot(client, slot))
+
+    cdef int refuse_several(self, Row row, int slot) except -1:
+        """Refuse keys of several slots, the first of which is `slot`. As in Redis, one without an
+        owner is noticed before."""
+        error = self.node.unserved_slot(slot)
+        row.rejected += 1
+        if error is not None:
+            self.unserved += 1
+            raise CommandError(error)
+        self.crossed += 1
+        raise CommandError(CROSSSLOT)

@@ -1,0 +1,3 @@
+CLUSTER_SLOTS: int
+
+def cluster_slot_of(key: bytes, /) -> int: ...

@@ -1,0 +1,228 @@
+"""The supervisor of the nodes of one machine, with small programs in place of the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import StartError
+from millstream.server.cluster import supervisor as module
+from millstream.server.cluster.node_settings import check_directives, check_ports, directives_of
+from millstream.server.cluster.relay import Relay
+from millstream.server.cluster.shared_users import NAME, SharedUsers, open_users
+from millstream.server.cluster.supervisor import Supervisor
+from millstream.server.cluster.unix_sockets import ask_supervisor
+from millstream.server.config.directives import Config
+from millstream.server.config.lines import Line
+
+# A node: it becomes ready, notes what it receives, and ends at SIGTERM, or at once with the code
+# that a file next to the notes has.
+NODE = """
+import os, pathlib, signal, socket, sys
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+notes = pathlib.Path(sys.argv[1])
+end = socket.socket(fileno=int(os.environ["MILLSTREAM_SUPERVISOR"]))
+failure = notes.with_suffix(".fails")
+if failure.exists():
+    sys.exit(int(failure.read_text()))
+end.send(b'{"health": "online", "frame": 7}\\n')
+if sys.argv[1].endswith("1"):
+    end.send(b'{"change": 1, "user": "ann", "line": "user ann on"}\\n')
+lines = end.makefile("rb")
+for line in lines:
+    with notes.open("ab") as file:
+        file.write(line)
+"""
+
+
+def command(tmp_path: Path, number: int) -> list[str]:
+    return [sys.executable, "-c", NODE, str(tmp_path / f"notes{number}")]
+
+
+def notes(tmp_path: Path, number: int) -> list[dict[str, object]]:
+    path = tmp_path / f"notes{number}"
+    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
+def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
+    config = Config(dir=tmp_path, port=7000)
+    users = SharedUsers(tmp_path / NAME)
+    return Supervisor(config, [command(tmp_path, number) for number in (1, 2)], users)
+
+
+async def until(condition: object) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # type: ignore[operator]
+            await asyncio.sleep(0.01)
+
+
+def test_nodes_are_restarted_told_and_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> int:
+        one = supervise(tmp_path, monkeypatch)
+        task = asyncio.create_task(one.run())
+        await until(lambda: all(node.health == "online" for node in one._nodes))
+        second = one._nodes[1]
+        first_pid = second.pid
+        assert first_pid is not None
+        os.kill(first_pid, signal.SIGKILL)
+        await until(lambda: second.pid not in (None, first_pid) and second.health == "online")
+        found = await asyncio.to_thread(ask_supervisor, tmp_path)
+        assert found is not None
+        assert found["nodes"]["2"] == {
+            "health": "online", "port": 7002, "pid": second.pid, "frame": 7,
+        }  # fmt: skip
+        await until(lambda: {"users": 1} in notes(tmp_path, 1))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await task
+
+    assert asyncio.run(run()) == 0
+    assert ask_supervisor(tmp_path) is None
+    states = [line["nodes"] for line in notes(tmp_path, 1) if "nodes" in line]
+    seen = {state["2"][0] for state in states}  # type: ignore[index]
+    assert {"failed", "online"} <= seen
+    assert (tmp_path / NAME).read_bytes() == b"user ann on\n"
+
+
+def test_a_node_that_cannot_start_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes2.fails").write_text("1")
+
+    async def run() -> int:
+        async with asyncio.timeout(10):
+            return await supervise(tmp_path, monkeypatch).run()
+
+    assert asyncio.run(run()) == 1
+
+
+# ---------------------------------------------------------------- users
+
+
+def test_changes_of_users_are_merged_by_user(tmp_path: Path) -> None:
+    users = SharedUsers(tmp_path / NAME)
+    users.path.write_bytes(b"# comment\nuser default on nopass\nuser ann off\n")
+    assert users.change(1, 1, b"bob", b"user bob on")
+    assert users.change(2, 1, b"ann", b"user ann on")
+    assert users.change(1, 2, b"default", None)
+    assert users.path.read_bytes() == b"# comment\nuser bob on\nuser ann on\n"
+    assert users.path.stat().st_mode & 0o777 == 0o600
+    assert users.seen == {1: 2, 2: 1}
+    users.forget(1)
+    assert users.seen[1] == 0
+    users.path.unlink()
+    users.path.mkdir()
+    assert not users.change(2, 2, b"ann", None)
+    assert users.seen[2] == 1
+
+
+def test_without_an_aclfile_there_is_one(tmp_path: Path) -> None:
+    found = open_users(Config(dir=tmp_path))
+    assert found.path == tmp_path / NAME
+    assert found.path.read_bytes() == b""
+    given = open_users(Config(dir=tmp_path, aclfile="my.acl"))
+    assert given.path == tmp_path / "my.acl"
+    assert not given.path.exists()
+    config = Config(dir=tmp_path)
+    config.user_lines.append(Line("a.conf, line 3", "user", ["ann", "on"]))
+    with pytest.raises(StartError, match=r"a\.conf, line 3: `user` lines cannot be given"):
+        open_users(config)
+
+
+# ---------------------------------------------------------------- directives
+
+
+def test_directives_of_a_node(tmp_path: Path) -> None:
+    config = Config(dir=tmp_path, port=7000, maxmemory=1000, unixsocket="/run/m")
+    config.tls.port, config.metrics.port = 8000, 9000
+    words = directives_of(config, 2, 3, tmp_path / NAME)
+    own = dict(zip(words[::2], words[1::2], strict=True))
+    assert own == {
+        "--dir": f"{tmp_path}/0002", "--cluster-enabled": "yes", "--pidfile": "",
+        "--supervised": "no",
+        "--port": "7002", "--maxmemory": "333", "--tls-port": "8002", "--metrics-port": "9002",
+        "--unixsocket": "/run/m.2", "--aclfile": f"{tmp_path}/{NAME}",
+    }  # fmt: skip
+    tiny = directives_of(Config(dir=tmp_path, maxmemory=1), 1, 3, tmp_path / NAME)
+    assert tiny[tiny.index("--maxmemory") + 1] == "1"
+
+
+@pytest.mark.parametrize(
+    ("port", "tls", "metrics", "reason"),
+    [
+        (0, 0, 0, "--shards needs a port"),
+        (65533, 0, 0, "port 65533 is too high for 3 nodes.*65532 is the highest"),
+        (7000, 65534, 0, "tls-port 65534 is too high"),
+        (7000, 7003, 0, "port 7000 and tls-port 7003 are too close"),
+        (7000, 8000, 7998, "tls-port 8000 and metrics-port 7998 are too close"),
+    ],
+)
+def test_ports_that_nodes_cannot_have(port: int, tls: int, metrics: int, reason: str) -> None:
+    config = Config(port=port)
+    config.tls.port, config.metrics.port = tls, metrics
+    with pytest.raises(StartError, match=reason):
+        check_ports(config, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cluster-announce-port", 7), ("cluster-announce-tls-port", 7), ("replicaof", "a 1")],
+)
+def test_directives_that_nodes_cannot_share(name: str, value: object) -> None:
+    with pytest.raises(StartError, match=f"{name} cannot be given with --shards"):
+        check_directives(Config(**{name: value}))
+
+
+# ---------------------------------------------------------------- messages
+
+
+def test_messages_reach_the_other_nodes_or_are_counted(tmp_path: Path) -> None:
+    folders = [tmp_path / ("x" * 100 + str(number)) for number in (1, 2, 3)]
+    for folder in folders:
+        folder.mkdir()
+    found: dict[int, list[tuple[bytes, bytes]]] = {0: [], 1: []}
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        relays = [
+            Relay(
+                folders[at],
+                [folder for folder in folders if folder != folders[at]],
+                lambda channel, message, at=at: found[at].append((channel, message)),
+                loop,
+            )
+            for at in (0, 1)
+        ]
+        large = b"v" * 500_000
+        for relay in relays:
+            relay.publish(b"news", b"")
+            relay.publish(b"", large)
+        await until(lambda: all(len(one) == 2 for one in found.values()))
+        assert found[0] == found[1] == [(b"news", b""), (b"", large)]
+        assert relays[0].dropped == 2  # node 3 does not run
+        relays[0].publish(b"", b"v" * (1 << 20))
+        assert relays[0].dropped == 4  # too large for any node
+        relays[1].close()
+        await until(lambda: drops_another(relays[0]))
+        again = Relay(folders[1], [], lambda *words: found[1].append(words), loop)
+        relays[0].publish(b"news", b"again")
+        await until(lambda: (b"news", b"again") in found[1])
+        again.close()
+        relays[0].close()
+
+    asyncio.run(run())
+
+
+def drops_another(relay: Relay) -> bool:
+    """True if neither of the two other nodes gets a message now."""
+    before = relay.dropped
+    relay.publish(b"news", b"lost")
+    return relay.dropped == before + 2
