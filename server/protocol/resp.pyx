@@ -334,3 +334,43 @@ def encode_reply(reply, int resp=2) -> bytes:
     cdef Output out = Output()
     put_reply(out, reply, resp)
     return out.take()
+
+
+cdef class RequestStream:
+    """Requests from a stream of bytes, as lists of their words. `taken_bytes` is the size of the
+    requests that were returned, with empty lines between them; `waiting_bytes` that of the bytes
+    after them."""
+
+    cdef Parser parser
+    cdef bytes data  # which the parser may still read
+    cdef int64_t fed_bytes
+    cdef readonly int64_t taken_bytes
+
+    def __init__(self, Limits limits not None):
+        self.parser = Parser(limits)
+
+    def feed(self, bytes data not None) -> None:
+        """Pass the next bytes."""
+        self.parser.keep_rest()
+        self.data = data
+        self.parser.feed(data, len(data))
+        self.fed_bytes += len(data)
+
+    def next(self) -> list | None:
+        """The next request; None if it has not arrived completely. ValueError, with the reason, for
+        bytes that are no request."""
+        cdef int state = EMPTY
+        while state == EMPTY:
+            state = self.parser.next(True)
+        if state == COMPLETE:
+            self.taken_bytes = self.fed_bytes - (self.parser.data_end - self.parser.at)
+            return self.parser.args.all()
+        if state == NEED_MORE:
+            return None
+        if state == BROKEN:
+            raise ValueError((self.parser.error or b"it is too large").decode("latin-1"))
+        raise ValueError(f"{self.parser.inline_words[0][:40]!r} in place of a request")
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self.fed_bytes - self.taken_bytes

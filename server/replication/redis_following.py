@@ -15,10 +15,12 @@ whatever ends this server or the link. A MULTI without EXEC was not applied, and
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from typing import Protocol
 
 from millstream.commands.runtime.source_effects import SOURCE
+from millstream.server.protocol.resp import Limits, RequestStream
 from millstream.server.replication.receiver import Receiver
 from millstream.server.replication.records import LinkError
 from millstream.server.replication.redis_conversion import Converter
@@ -32,7 +34,6 @@ from millstream.server.replication.redis_opening import (
     RdbSize,
 )
 from millstream.server.replication.redis_replacement import RedisReplacement
-from millstream.server.replication.redis_requests import RequestReader
 from millstream.server.replication.redis_spool import SpoolFile
 from millstream.storage.keyspace.keyspace import Source
 
@@ -42,9 +43,12 @@ _SLICE_BYTES = 16 << 10  # of commands in one turn: about a millisecond's work
 _FRAME_BYTES = 4 << 20  # of effects, at which a frame ends
 _WAITING_MAX = 1 << 20  # of commands that have arrived, before nothing more is read
 _QUEUED_MAX = 2 << 20  # of a file that is not written yet
+_LIMITS = Limits(1 << 30, 2 << 30)  # of one word and one command
+_PACE_S = 0.001  # under load, commands are run together: a frame has a cost of its own
 _AGAIN_S = 0.01  # until the journal's queue is checked again
 _FULL_DISK_S = 1.0
 _TRANSACTION = (b"MULTI", b"EXEC", b"DISCARD")
+_BRACKETS = frozenset((*_TRANSACTION, *(name.lower() for name in _TRANSACTION)))
 
 
 class Owner(Protocol):
@@ -85,7 +89,7 @@ class Following:
             self._executor, self._keyspace, Told(owner.deliver, self._acknowledge_soon)
         )
         self._convert_worker = receiver.machine.new_worker("millstream-source", 5)
-        self._reader = RequestReader()
+        self._reader = RequestStream(_LIMITS)
         self._base_offset = 0  # of the first byte that the reader got
         self._applied_bytes = 0  # of the reader
         self._transaction: list[list[bytes]] | None = None
@@ -95,6 +99,7 @@ class Following:
         self._is_reading = False  # the spool
         self._is_scheduled = False
         self._is_stopped = False
+        self._ran_s = 0.0
         self._wants_ack = False
         self._committed: deque[tuple[int, int]] = deque()  # frames and offsets, not on the disk yet
         self._stored_offset = -1
@@ -174,7 +179,7 @@ class Following:
         )  # fmt: skip
 
     def _begin_at(self, offset: int) -> None:
-        self._reader = RequestReader()
+        self._reader = RequestStream(_LIMITS)
         self._base_offset, self._applied_bytes = offset, 0
         self._transaction = self._again = None
         self._is_open = False
@@ -277,7 +282,12 @@ class Following:
 
     def turn_ends(self) -> None:
         """Everything was taken that has arrived in this turn."""
-        if not self._is_scheduled:
+        if self._is_scheduled:
+            return
+        now_s = time.monotonic()
+        if now_s - self._ran_s < 2 * _PACE_S:
+            self._run_later(_PACE_S)
+        else:
             self._run()
 
     def _run_soon(self) -> None:
@@ -291,6 +301,7 @@ class Following:
 
     def _run(self) -> None:
         self._is_scheduled = False
+        self._ran_s = time.monotonic()
         if not self._is_open:
             return
         if self._commits.queued_bytes > self._receiver.config.journal_queue_limit:
@@ -313,7 +324,7 @@ class Following:
 
     def _run_slice(self) -> bool:
         """Run some commands; False if there are no more complete ones."""
-        reader = self._reader
+        reader, run, effects = self._reader, self.obeyed.run, self._executor.effects
         end = reader.taken_bytes + _SLICE_BYTES
         has_more = True
         self._executor.recheck_limits()
@@ -321,14 +332,19 @@ class Following:
         try:
             with self.obeyed.running():
                 while reader.taken_bytes < end:
-                    words = self._again or reader.next()
+                    words = self._again or self._next()
                     if words is None:
                         has_more = False
                         break
-                    self._again = None
-                    self._take_command(words)
-                    if len(self._executor.effects) > _FRAME_BYTES and self._transaction is None:
-                        break
+                    if self._transaction is None and words[0] not in _BRACKETS:
+                        self._again = words  # until it has run
+                        run(words)
+                        self._again = None
+                        self._applied_bytes = reader.taken_bytes
+                        if len(effects) > _FRAME_BYTES:
+                            break
+                    else:
+                        self._take_other(words)
         except NotNow:
             has_more = False
         except CannotFollow as problem:
@@ -339,24 +355,30 @@ class Following:
             self._commit()
             self._owner.wrong_bytes(error)
             return False
+        except Exception:  # a bug: the data is that of no position
+            log.exception("a command of the source has failed")
+            self._stop_at(CannotFollow("a command has failed; the log says why"))
+            return False
         finally:
             self._receiver.is_applying = False
         self._commit()
         return has_more and self._is_open
 
-    def _take_command(self, words: list[bytes]) -> None:
-        name = words[0]
-        if len(words) == 1 and (name in _TRANSACTION or name.upper() in _TRANSACTION):
-            self._take_bracket(name.upper())
-        elif self._transaction is not None:
-            self._transaction.append(words)
-            return
+    def _next(self) -> list[bytes] | None:
+        """The next command, if it has arrived. LinkError for other bytes."""
+        try:
+            return self._reader.next()
+        except ValueError as error:
+            raise LinkError(str(error)) from None
+
+    def _take_other(self, words: list[bytes]) -> None:
+        """A command of a transaction, or its beginning or end."""
+        self._again = None
+        if words[0] in _BRACKETS:
+            self._take_bracket(words[0].upper())
         else:
-            try:
-                self.obeyed.run(words)
-            except NotNow:
-                self._again = words
-                raise
+            assert self._transaction is not None
+            self._transaction.append(words)
         if self._transaction is None:
             self._applied_bytes = self._reader.taken_bytes
 
