@@ -47,6 +47,7 @@ _CHANGING = frozenset(
     b"append incr decr incrby decrby incrbyfloat increx setrange".split()  # the key comes first
 )
 DROPPED_MAX = 1_000_000
+UNOWNED = b"unowned"
 _NAMES_MAX = 1000  # of commands that are counted one by one
 _ZERO, _NINE = b"09"
 # A disk that is full refuses a command before it changes anything.
@@ -162,6 +163,7 @@ class Obeyed:
         special = {
             b"select": self._select, b"ping": self._pass, b"replconf": self._replconf,
             b"publish": self._publish, b"spublish": self._publish, b"xadd": self._xadd,
+            b"xclaim": self._of_consumer, b"xgroup": self._of_consumer,
             b"rename": self._move_key, b"renamenx": self._move_key, b"copy": self._move_key,
             b"move": self._move_key, b"restore": self._restore, b"swapdb": self._swap,
             b"flushdb": self._flush, b"flushall": self._flush,
@@ -234,6 +236,17 @@ class Obeyed:
             self._call(words)
         if self._keyspace.dirty == changes:
             self.ignored.note(words[0])
+
+    def _of_consumer(self, words: list[bytes]) -> None:
+        """XCLAIM and XGROUP. A consumer with an empty name does not exist here; its pending entries
+        belong to the consumer `unowned`, as in an export."""
+        place = 3 if words[0].lower() == b"xclaim" else 4
+        if len(words) > place and not words[place]:
+            if words[1].lower() == b"createconsumer":
+                self.ignored.note(words[0])
+                return
+            words = [*words[:place], UNOWNED, *words[place + 1 :]]
+        self._known(words)
 
     def _restore(self, words: list[bytes]) -> None:
         if len(words) > 3 and words[3] and words[3][0] in OTHER_TYPES:

@@ -19,6 +19,7 @@ from tests.unit.test_importing import NOW_MS, reader_of
 
 from millstream.commands.engine.idempotent_messages import name_of
 from millstream.errors import PayloadError
+from millstream.quoted_words import split_words
 from millstream.server.moving.aof_replay import Replay, ReplayFailure
 from millstream.server.moving.source_files import NoSource, aof_files
 from millstream.storage.dump.aof_file import AofFile, AofReader, begins_aof, parse_manifest
@@ -300,3 +301,14 @@ def test_messages_of_producers_keep_their_names() -> None:
     [stream] = [value for _, value in replay.values() if isinstance(value, LiveStream)]
     assert stream.idempotence.find(b"p", b"m1", NOW_MS) == (NOW_MS, 3)
     assert stream.idempotence.find(b"p", name_of([b"a", b"c"]), NOW_MS) == (NOW_MS, 2)
+
+
+def test_a_consumer_with_an_empty_name_is_another_one() -> None:
+    lines = [b"XADD s 1-1 a b", b"XGROUP CREATE s g 0", b'XGROUP CREATECONSUMER s g ""']
+    lines += [b'XCLAIM s g "" 0 1-1 TIME 5 RETRYCOUNT 2 FORCE JUSTID LASTID 1-1']
+    replay = replayed(b"".join(encode_command(split_words(line)) for line in lines))
+    [stream] = [value for _, value in replay.values() if isinstance(value, LiveStream)]
+    assert [row[:5] for row in stream.groups[b"g"].pending.rows()] == [(1, 1, b"unowned", 5, 2)]
+    more = encode_command(split_words(b'XGROUP DELCONSUMER s g ""'))
+    replay.add(reader_of(more, 9), "more", is_last=True)
+    assert not stream.groups[b"g"].pending.count
