@@ -135,7 +135,9 @@ class Json(Whole[A]):
 
     def _pack(self, plain: Any) -> str:
         try:
-            return json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            text.encode()  # a lone surrogate has no UTF-8
+            return text
         except (TypeError, ValueError) as error:
             raise Unfit(f"cannot be written as JSON: {error}") from None
 
@@ -166,13 +168,15 @@ class MsgPack(Whole[A]):
     def _pack(self, plain: Any) -> bytes:
         try:
             packed: bytes = msgpack.packb(plain)
+            if isinstance(self._kind, Anything):  # a key that is a tuple could not be read
+                msgpack.unpackb(packed, strict_map_key=False)
         except Exception as error:
             raise Unfit(f"cannot be written as MessagePack: {error}") from None
         return packed
 
     def _unpack(self, word: str | bytes) -> Any:
         try:
-            return msgpack.unpackb(as_bytes(word))
+            return msgpack.unpackb(as_bytes(word), strict_map_key=False)
         except Exception as error:
             raise Unfit(f"is not MessagePack: {error or type(error).__name__}") from None
 

@@ -94,12 +94,13 @@ async def _retry(link: ServerLink, target: Target, values: Values) -> str:
     db = target.stream.db
     if not ids:
         return "No entry waits."
-    words: list[Word] = [*target.words, OWN_CONSUMER, LARGEST_IDLE_MS, *ids]
-    taken = await link.call("XCLAIM", *words, "JUSTID", db=db)
-    if taken:
-        words = [*target.words, OWN_CONSUMER, "FAIL", "DELAY", 0, "IDS", len(taken), *taken]
-        await link.call("TNACK", *words, db=db)
-    await link.call("XGROUP", "DELCONSUMER", *target.words, OWN_CONSUMER, db=db)
+    # In one transaction: without the right to one of the commands, none of them runs. TNACK ignores
+    # entries that the consumer did not get.
+    claim: list[Word] = ["XCLAIM", *target.words, OWN_CONSUMER, LARGEST_IDLE_MS, *ids, "JUSTID"]
+    give_back: list[Word] = ["TNACK", *target.words, OWN_CONSUMER, "FAIL", "DELAY", 0]
+    give_back += ["IDS", len(ids), *ids]
+    leave: list[Word] = ["XGROUP", "DELCONSUMER", *target.words, OWN_CONSUMER]
+    taken, *_ = await link.transaction([claim, give_back, leave], db)
     return f"{shown.counted(len(taken), 'entry is', 'entries are')} due now."
 
 

@@ -58,14 +58,17 @@ class ServerLink:
             await self._connection.disconnect()
             self._connection = None
 
-    async def batch(self, requests: Sequence[Sequence[Word]], db: int = 0) -> list[Any]:
+    async def batch(
+        self, requests: Sequence[Sequence[Word]], db: int = 0, begin: Sequence[Word] = ()
+    ) -> list[Any]:
         """The replies to requests in a database; an error of a single request is its reply.
-        Unavailable when the connection fails, Refused if the database cannot be used."""
+        Unavailable when the connection fails, Refused if the database cannot be used or if `begin`,
+        a request before them, is refused."""
         if not requests:
             return []
         async with self._lock:
             try:
-                return await self._send(requests, db)
+                return await self._send(requests, db, begin)
             except (RedisError, OSError) as problem:
                 is_connected = self._connection is not None
                 await self._drop()
@@ -79,18 +82,25 @@ class ServerLink:
                 await self._drop()
                 raise
 
-    async def _send(self, requests: Sequence[Sequence[Word]], db: int) -> list[Any]:
+    async def _send(
+        self, requests: Sequence[Sequence[Word]], db: int, begin: Sequence[Word]
+    ) -> list[Any]:
         if self._connection is None:
             connection: Any = self._pool.make_connection()
             await connection.connect()
             self._connection, self._db = connection, None
         if db != self._db:
-            # Alone: if it is refused, what follows would run in another database.
-            (selected,) = await self._exchange(self._connection, [("SELECT", db)])
-            if is_error(selected):
-                raise RequestRefused(str(selected))
+            await self._begin(self._connection, ("SELECT", db))
             self._db = db
+        if begin:
+            await self._begin(self._connection, begin)
         return await self._exchange(self._connection, requests)
+
+    async def _begin(self, connection: AbstractConnection, request: Sequence[Word]) -> None:
+        """Send a request alone: if it is refused, what follows would run in another way."""
+        (reply,) = await self._exchange(connection, [request])
+        if is_error(reply):
+            raise RequestRefused(str(reply))
 
     async def _exchange(
         self, connection: AbstractConnection, requests: Sequence[Sequence[Word]]
@@ -115,6 +125,15 @@ class ServerLink:
         if isinstance(reply, ResponseError):
             raise RequestRefused(str(reply))
         return reply
+
+    async def transaction(self, requests: Sequence[Sequence[Word]], db: int = 0) -> list[Any]:
+        """The replies to requests that run together or not at all; Refused by the first error."""
+        *queued, executed = await self.batch([*requests, ("EXEC",)], db, begin=("MULTI",))
+        for reply in (*queued, *(executed if isinstance(executed, list) else [executed])):
+            if isinstance(reply, ResponseError):
+                raise RequestRefused(str(reply))
+        done: list[Any] = executed
+        return done
 
 
 def is_error(reply: object) -> bool:

@@ -150,6 +150,29 @@ def test_what_json_has_comes_back(codec: Any, value: Any) -> None:
     assert decoded(codec, record_of(encoded(codec, value))) == value
 
 
+@given(
+    st.dictionaries(st.integers(-5, 2**64 - 1) | st.binary() | st.text("ab") | st.none(), st.none())
+)
+def test_keys_that_message_pack_has_come_back(value: Any) -> None:
+    assert decoded(MsgPack(), record_of(encoded(MsgPack(), value))) == value
+
+
+@pytest.mark.parametrize(
+    ("codec", "value"),
+    [
+        (Json(), {"a": "\ud800"}),
+        (Json(), {"a": b"x"}),
+        (Json(), float("nan")),
+        (MsgPack(), {"a": "\ud800"}),
+        (MsgPack(), {(1, 2): "x"}),
+        (MsgPack(), 2**64),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_not_written(codec: Any, value: Any) -> None:
+    with pytest.raises(InvalidFields, match="cannot be written as"):
+        encoded(codec, value)
+
+
 @given(st.binary())
 def test_raw_bytes_come_back(data: bytes) -> None:
     for decodes in (True, False):

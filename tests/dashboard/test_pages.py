@@ -27,9 +27,9 @@ from tests.dashboard.conftest import (
     fill_managed,
     in_a_loop,
 )
-from tests.support.client import RawClient
-from tests.support.http import fetch
-from tests.support.resp import Null
+from tests.support.client import RawClient, as_list
+from tests.support.http import Response, fetch
+from tests.support.resp import Null, Simple
 from tests.support.roles import user_of
 from tests.support.server import Server, free_port
 from tests.support.waiting import wait_until
@@ -695,6 +695,28 @@ def test_actions_are_done_in_their_role(ours: Server, new_board: Boards) -> None
         board.stop()
 
 
+@pytest.mark.parametrize("lacking", ["multi", "xclaim", "tnack", "xgroup|delconsumer"])
+def test_a_retry_without_a_right_changes_nothing(
+    ours: Server, new_board: Boards, lacking: str
+) -> None:
+    with ours.client() as client:
+        fill_managed(client)
+        held = client.call("XPENDING", "mail", "senders", "-", "+", "9")
+        assert client.call(
+            "ACL", "SETUSER", "few", "on", ">x", "~*", "+@all", f"-{lacking}"
+        ) == Simple("OK")
+        board = new_board(ours, "--actions", login="few:x@")
+        path = "/group/retry?db=0&key=mail&name=senders"
+        answer = submit(board, path, "")
+        assert b"no permissions" in answer.body, answer
+        after = client.call("XPENDING", "mail", "senders", "-", "+", "9")
+        assert [as_list(row)[:2] for row in as_list(after)] == [
+            as_list(row)[:2] for row in as_list(held)
+        ]
+        assert client.call("ACL", "DELUSER", "few") == 1
+        board.stop()
+
+
 def visit_all(board: Board) -> None:
     addresses = [address[len(board.address) :] for address in pages_of(board)]
     addresses += ["/stream?db=0&key=orders&from=1700000000000-0", "/stream?db=2&key=elsewhere"]
@@ -710,14 +732,18 @@ def visit_all(board: Board) -> None:
 
 
 def act(board: Board, path: str, form: str) -> None:
+    answer = submit(board, path, form)
+    assert answer.status == 303, answer
+
+
+def submit(board: Board, path: str, form: str) -> Response:
     """Press the button of an action's page."""
     page = fetch(board.port, path).body.decode()
     found = re.search(r'name="token" value="([^"]+)"', page)
     assert found is not None, page
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": board.address}
     body = f"token={found[1]}&{form}".encode()
-    answer = fetch(board.port, path, "POST", body, headers)
-    assert answer.status == 303, answer
+    return fetch(board.port, path, "POST", body, headers)
 
 
 def test_vendored_files_are_those_of_the_packages() -> None:
