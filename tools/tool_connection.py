@@ -123,6 +123,10 @@ class ToolConnection:
     def call(self, *words: Word) -> Any:
         """The reply to one request; ToolError when the server refuses it."""
         (reply,) = self.pipeline([words])
+        return self.checked(reply)
+
+    def checked(self, reply: Any) -> Any:
+        """A reply of a pipeline; ToolError if it is an error."""
         if is_loading(reply):
             raise Unreachable(f"{self.name}: {reply}")
         if isinstance(reply, redis.RedisError):
@@ -168,6 +172,15 @@ def _check_database(url: str) -> None:
     name = parts.path.strip("/")
     if parts.scheme in ("redis", "rediss") and name and not name.isdecimal():
         raise ValueError(f"{printable(name)} is not the number of a database")
+
+
+def database_of(url: str) -> int | None:
+    """The database that a URL names; None if it names none, or cannot be read."""
+    try:
+        database = redis.ConnectionPool.from_url(url).connection_kwargs.get("db")
+        return None if database is None else int(database)
+    except (ValueError, TypeError):
+        return None
 
 
 class Seconds(click.FloatRange):

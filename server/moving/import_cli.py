@@ -39,7 +39,7 @@ from millstream.server.repair.destination import Destination, Unusable, stoppabl
 from millstream.storage.dump.base_making import DATABASES_MAX
 from millstream.storage.files.journal_format import ID_SIZE
 from millstream.storage.files.manifest import Manifest, base_name, store_manifest
-from millstream.tools.tool_connection import Seconds
+from millstream.tools.tool_connection import Seconds, database_of
 
 MEMORY = "4gb"
 # A server may take long to dump or load a large stream.
@@ -159,14 +159,15 @@ def import_(
     if target is not None:
         if len(sources) > 1 or not is_url(sources[0]):
             raise click.UsageError("--to copies from one running server: name its URL.", ctx)
-        if given["follow"]:
-            follow(sources[0], target, click.echo)
-        elif given["promote"]:
-            promote(
-                sources[0], target, given["timeout_s"], click.echo, pauses=not given["no_pause"]
-            )
-        else:
-            copy(sources[0], target, given)
+        with stoppable():
+            if given["follow"]:
+                follow(sources[0], target, click.echo)
+            elif given["promote"]:
+                timeout_s, pauses = given["timeout_s"], not given["no_pause"]
+                promote(sources[0], target, timeout_s, click.echo, pauses=pauses)
+            else:
+                given["databases"] = _databases(ctx, sources[0], target, given["databases"])
+                copy(sources[0], target, given)
         return
     assert directory is not None
     with stoppable(), contextlib.ExitStack() as stack:
@@ -214,6 +215,30 @@ def _refuse_choices(ctx: click.Context, flags: list[str]) -> None:
             raise click.UsageError(f"{flags[0]} takes all keys: it has no choice of them.", ctx)
     if len(flags) > 1:
         raise click.UsageError(f"{flags[0]} and {flags[1]} exclude each other.", ctx)
+
+
+def _databases(
+    ctx: click.Context, source_url: str, target_url: str, chosen: dict[int, int] | None
+) -> dict[int, int] | None:
+    """The databases of a copy, each with its number at the target; None: all. Those that the URLs
+    name count as --db does."""
+    old, new = database_of(source_url), database_of(target_url)
+    if chosen is None:
+        if old is None and new is not None:
+            raise click.UsageError(
+                f"The URL of the target names database {new}, and that of the source names none:"
+                f" --db N:{new} copies one database into it. Without a database in both URLs, all"
+                " are copied.",
+                ctx,
+            )
+        return None if old is None else {old: old if new is None else new}
+    if (old is not None and set(chosen) != {old}) or (
+        new is not None and set(chosen.values()) != {new}
+    ):
+        raise click.UsageError(
+            "--db and the URLs name different databases: leave them out of the URLs.", ctx
+        )
+    return chosen
 
 
 def copy(source_url: str, target_url: str, given: dict[str, Any]) -> None:

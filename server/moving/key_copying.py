@@ -24,8 +24,10 @@ from millstream.tools.tool_connection import is_error
 
 DUMPS_IN_FLIGHT = 4
 BULK_MAX_BYTES = 512 << 20  # of a server that does not show its proto-max-bulk-len
-_KINDS = (b"stream", b"string")
+INEXACT_MS = 1000  # between two readings of one expiry by PTTL and TIME
 _GONE = b"none"
+
+Expiry = tuple[int | None, bool]  # in Unix milliseconds, None without one; and if it is exact
 
 # Gets the number of keys that were looked at, and that of all keys.
 Tell = Callable[[int, int], object]
@@ -34,8 +36,8 @@ Tell = Callable[[int, int], object]
 @dataclass(frozen=True)
 class CopyOptions:
     """The choice of keys, and what happens to keys that exist. `databases` maps numbers of the
-    source to those of the target; None: all, with the same numbers. `changed`: only streams that
-    differ, and all strings; `delete`: keys that are gone at the source are removed."""
+    source to those of the target; None: all that have keys, with the same numbers. `changed`: only
+    streams that differ, and all strings; `delete`: keys that are gone at the source are removed."""
 
     patterns: tuple[bytes, ...] = ()
     databases: dict[int, int] | None = None
@@ -48,15 +50,19 @@ class CopyOptions:
 
 @dataclass
 class Copied:
-    """The result of a copy. `gone` has the keys that only the target has."""
+    """The result of a copy. `expiries` is the number of streams of which only the expiry differed.
+    `gone` has the keys that only the target has, in the databases that were copied;
+    `not_compared` the other databases of the target that have keys."""
 
     streams: int = 0
     strings: int = 0
     bytes: int = 0
     unchanged: int = 0
+    expiries: int = 0
     expired: int = 0
     deleted: int = 0
     gone: list[Place] = field(default_factory=list)
+    not_compared: list[int] = field(default_factory=list)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,26 +82,24 @@ class Copy:
         self._filters = Filters(options.patterns, None, options.strings)
         self._most_bytes = BULK_MAX_BYTES
         self._looked_at = 0
+        self._kept: dict[int, set[bytes]] = {}  # by database of the target: keys of the source
 
     def run(self, tell: Tell) -> Copied:
         """Copy everything; `tell` is called after each part."""
         self._require_two()
         self._most_bytes = self._bulk_max_bytes()
-        databases = self._source.databases()
-        total = sum(map(self._size_of, databases))
-        found: dict[int, set[bytes]] = {}
-        for number in databases:
-            there = self._target_of(number)
-            if there is None:
-                continue
+        pairs = self._options.databases
+        if pairs is None:
+            pairs = {number: number for number in self._source.databases()}
+        total = sum(map(self._size_of, pairs))
+        for number, there in sorted(pairs.items()):
             for keys in self._source.keys(number):
                 wanted = [key for key in keys if self._filters.has((number, key))]
-                found.setdefault(there, set()).update(wanted)
                 self._copy_keys(number, there, wanted)
                 self._looked_at += len(keys)
                 tell(self._looked_at, total)
         if self._options.changed:
-            self._find_gone(found)
+            self._find_gone(pairs)
         return self.copied
 
     def _require_two(self) -> None:
@@ -117,29 +121,31 @@ class Copy:
         self._source.select(database)
         return int(self._source.connection.call("DBSIZE"))
 
-    def _target_of(self, number: int) -> int | None:
-        """The database of the target for one of the source; None if it is not wanted."""
-        databases = self._options.databases
-        return number if databases is None else databases.get(number)
-
     # ------------------------------------------------------------ keys
 
     def _copy_keys(self, number: int, there: int, keys: list[bytes]) -> None:
         self._source.select(number)
         self._target.select(there)
         kinds = self._source.connection.pipeline([["TYPE", key] for key in keys])
-        wanted = []
+        wanted, same = [], []
         for key, kind in zip(keys, kinds, strict=True):
             if is_error(kind):
                 raise CliError(f"{self._source.name}: {kind}")
-            if kind not in _KINDS or (kind == b"string" and not self._options.strings):
+            if not self._takes(kind):
                 self._leave_out(number, key, kind)
-            elif kind == b"stream" and self._options.changed and self._is_same(key):
-                self.copied.unchanged += 1
+                continue
+            self._kept.setdefault(there, set()).add(key)
+            if kind == b"stream" and self._options.changed and self._is_same(key):
+                same.append(key)
             else:
                 wanted.append((key, kind))
+        self._match_expiries(number, same)
         for at in range(0, len(wanted), DUMPS_IN_FLIGHT):
-            self._copy_some(number, wanted[at : at + DUMPS_IN_FLIGHT])
+            self._copy_some(number, there, wanted[at : at + DUMPS_IN_FLIGHT])
+
+    def _takes(self, kind: Any) -> bool:
+        """True if keys of this type are copied."""
+        return kind == b"stream" or (kind == b"string" and self._options.strings)
 
     def _leave_out(self, number: int, key: bytes, kind: bytes) -> None:
         if kind == _GONE:
@@ -160,9 +166,33 @@ class Copy:
     def _is_same(self, key: bytes) -> bool:
         """True if counters, last ID and groups of a stream are those of the target."""
         (kind,) = self._target.connection.pipeline([["TYPE", key]])
-        return kind == b"stream" and _is_like(self._source.stream(key), self._target.stream(key))
+        if kind != b"stream":
+            return False
+        ours, theirs = self._source.stream(key), self._target.stream(key)
+        return ours is not None and theirs is not None and _is_like(ours, theirs)
 
-    def _copy_some(self, number: int, some: list[tuple[bytes, bytes]]) -> None:
+    def _match_expiries(self, number: int, keys: list[bytes]) -> None:
+        """Give streams that are the same otherwise the expiry that they have at the source."""
+        differing: list[tuple[bytes, int | None]] = []
+        for key, ours, theirs in zip(
+            keys, self._source.expiries(keys), self._target.expiries(keys), strict=True
+        ):
+            if not _is_same_expiry(ours, theirs):
+                differing.append((key, ours[0]))
+        replies = self._target.connection.pipeline(
+            [
+                ["PERSIST", key] if at_ms is None else ["PEXPIREAT", key, at_ms]
+                for key, at_ms in differing
+            ]
+        )
+        for (key, _), reply in zip(differing, replies, strict=True):
+            if is_error(reply):
+                shown = _shown(number, key)
+                raise CliError(f"{self._target.name} refuses the expiry of {shown}: {reply}")
+        self.copied.expiries += len(differing)
+        self.copied.unchanged += len(keys) - len(differing)
+
+    def _copy_some(self, number: int, there: int, some: list[tuple[bytes, bytes]]) -> None:
         """Copy a few keys, whose dumps are in memory together."""
         keys = [key for key, _ in some]
         dumps = self._source.connection.pipeline([["DUMP", key] for key in keys])
@@ -170,11 +200,13 @@ class Copy:
         now_ms = time.time_ns() // 1_000_000
         requests, sent = [], []
         for (key, kind), dump, (at_ms, _) in zip(some, dumps, expiries, strict=True):
-            if dump is None:
-                continue  # deleted meanwhile
+            if dump is None:  # deleted meanwhile
+                self._kept[there].discard(key)
+                continue
             self._require_dump(number, key, dump)
             if at_ms is not None and at_ms <= now_ms:
                 self.copied.expired += 1
+                self._kept[there].discard(key)
                 continue
             words: list[bytes | str | int] = ["RESTORE", key, at_ms or 0, dump, "ABSTTL"]
             if self._options.replace or self._options.changed:
@@ -211,27 +243,32 @@ class Copy:
 
     # ------------------------------------------------------------ keys that are gone
 
-    def _find_gone(self, found: dict[int, set[bytes]]) -> None:
-        """Name the keys that only the target has, and delete them if that is wanted."""
-        if self._options.databases is None:
-            wanted = sorted({*found, *self._target.databases()})
-        else:
-            wanted = sorted(set(self._options.databases.values()))
-        for there in wanted:
-            for place in self._only_at_target(there, found.get(there, set())):
+    def _find_gone(self, pairs: dict[int, int]) -> None:
+        """Name the keys that only the target has, and delete them if that is wanted. Databases
+        that were not copied are left alone: their keys are not those of the source."""
+        for there in sorted(set(pairs.values())):
+            numbers = [number for number, target in pairs.items() if target == there]
+            for place in self._only_at_target(there, numbers):
                 self.copied.gone.append(place)
                 if self._options.delete:
-                    self._target.select(there)
                     self.copied.deleted += self._target.connection.call("DEL", place[1])
+        if self._options.databases is None:
+            others = set(self._target.databases()) - set(pairs.values())
+            self.copied.not_compared = sorted(others)
 
-    def _only_at_target(self, there: int, known: set[bytes]) -> Iterator[Place]:
+    def _only_at_target(self, there: int, numbers: list[int]) -> Iterator[Place]:
+        """The keys in a database of the target that none of these of the source has now."""
+        kept = self._kept.get(there, set())
         for keys in self._target.keys(there):
-            others = [key for key in keys if key not in known and self._filters.has((there, key))]
-            self._target.select(there)
+            others = [key for key in keys if key not in kept and self._filters.has((there, key))]
             kinds = self._target.connection.pipeline([["TYPE", key] for key in others])
-            for key, kind in zip(others, kinds, strict=True):
-                if kind == b"stream" or (kind == b"string" and self._options.strings):
-                    yield there, key
+            own = [key for key, kind in zip(others, kinds, strict=True) if self._takes(kind)]
+            for number in numbers:
+                self._source.select(number)
+                kinds = self._source.connection.pipeline([["TYPE", key] for key in own])
+                own = [key for key, kind in zip(own, kinds, strict=True) if not self._takes(kind)]
+            for key in own:
+                yield there, key
 
 
 def _is_like(ours: State, theirs: State) -> bool:
@@ -246,6 +283,14 @@ def _is_like(ours: State, theirs: State) -> bool:
         (state.length, state.last_id, _groups(state, has_read=has_read)) for state in (ours, theirs)
     )
     return mine == its
+
+
+def _is_same_expiry(ours: Expiry, theirs: Expiry) -> bool:
+    """True if two keys expire at the same time, as far as that is known."""
+    (one, is_exact), (other, is_too) = ours, theirs
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= (0 if is_exact and is_too else INEXACT_MS)
 
 
 def _groups(state: State, *, has_read: bool) -> list[GroupRow]:
@@ -268,10 +313,16 @@ def report_lines(copied: Copied, source: str, target: str) -> list[str]:
     lines = [left_out_line(what, asdict(keys)) for what, keys in copied.left_out.items()]
     if copied.expired:
         lines.append(f"left out: {copied.expired} expired")
+    for number in copied.not_compared:
+        lines.append(
+            f"database {number} has keys only at {target}: they are left; --db {number} compares it"
+        )
     for number, key in copied.gone:
         done = "deleted" if copied.deleted else "--delete removes it"
         lines.append(f"gone at the source: {_shown(number, key)}: {done}")
     unchanged = f", {copied.unchanged} unchanged" if copied.unchanged else ""
+    if copied.expiries:
+        unchanged += f", {copied.expiries} with a new expiry"
     lines.append(
         f"{target}: {counted(copied.streams, 'stream')} and {counted(copied.strings, 'string')}"
         f" copied, {counted(copied.bytes, 'byte')}{unchanged}"

@@ -20,6 +20,7 @@ from millstream.tools.tool_connection import ToolConnection, is_error
 
 PAGE_ENTRIES = 1000
 _SCAN_KEYS = 1000
+_NOT_THERE = ("no such key", "WRONGTYPE")
 
 
 class ServerSide:
@@ -76,11 +77,15 @@ class ServerSide:
         self.select(database)
         (kind,) = self.connection.pipeline([["TYPE", key]])
         if kind == b"string":
-            state = State(value=string_digest(bytes(self.connection.call("GET", key))))
+            value = self._reply("GET", key)
+            state = None if value is None else State(value=string_digest(bytes(value)))
         elif kind == b"stream":
             state = self.stream(key)
-            self._add_entries(state, key)
+            if state is not None:
+                self._add_entries(state, key)
         else:
+            state = None
+        if state is None:
             return None
         (expiry,) = self.expiries([key])
         state.expiry_ms, state.is_expiry_exact = expiry
@@ -97,11 +102,17 @@ class ServerSide:
         now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
         return [(None if ms < 0 else now_ms + ms, False) for ms in left]
 
-    def stream(self, key: bytes) -> State:
-        """The counters and groups of a stream of the selected database, without its entries."""
-        groups = self.connection.call("XINFO", "GROUPS", key)
+    def stream(self, key: bytes) -> State | None:
+        """The counters and groups of a stream of the selected database, without its entries; None
+        if there is none any more."""
+        groups = self._reply("XINFO", "GROUPS", key)
+        if groups is None:
+            return None
         pending = max([int(pairs(group)["pending"]) for group in groups], default=0)
-        full = pairs(self.connection.call("XINFO", "STREAM", key, "FULL", "COUNT", pending + 1))
+        reply = self._reply("XINFO", "STREAM", key, "FULL", "COUNT", pending + 1)
+        if reply is None:
+            return None
+        full = pairs(reply)
         state = State(
             length=full["length"],
             last_id=_entry_id(full["last-generated-id"]),
@@ -112,6 +123,14 @@ class ServerSide:
         for group in map(pairs, full["groups"]):
             _add_group(state, group)
         return state
+
+    def _reply(self, *words: bytes | str | int) -> Any:
+        """The reply to a request for a key; None if that was deleted or replaced since its type was
+        asked for."""
+        (reply,) = self.connection.pipeline([words])
+        if is_error(reply) and str(reply).startswith(_NOT_THERE):
+            return None
+        return self.connection.checked(reply)
 
     def _add_entries(self, state: State, key: bytes) -> None:
         digest = new_digest()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.support.client import RawClient
 from tests.support.server import Server, redis_program
 from tests.wire.test_import import fill
 from tests.wire.test_tools import run, url_of
 
+from millstream.server.moving import import_cli
 from millstream.server.moving.comparing import Comparison, Result
 from millstream.server.moving.key_copying import Copied, Copy, CopyOptions
 from millstream.server.moving.key_states import Filters
@@ -84,6 +87,91 @@ def change(redis: RawClient, ours: RawClient) -> None:
     ours.call("XADD", "far", "1-1", "a", "b")
 
 
+def test_only_copied_databases_lose_keys(redis_server: Server, new_server: NewServer) -> None:
+    """The databases are those of the URLs, those of --db, or all that have keys."""
+    server = new_server("data").start()
+    source, target = url_of(redis_server), url_of(server)
+    again = ("--changed", "--delete")
+    with redis_server.client() as redis, server.client() as ours:
+        redis.call("FLUSHALL")
+        for number in (0, 3):
+            redis.call("SELECT", number)
+            redis.call("XADD", "s", "1-1", "a", "b")
+        for number in (0, 3, 5, 7):
+            ours.call("SELECT", number)
+            ours.call("XADD", "own", "1-1", "a", "b")
+        assert run("import", f"{source}/3", "--to", target, *again).returncode == 0
+        assert streams(ours) == {0: [b"own"], 3: [b"s"], 5: [b"own"], 7: [b"own"]}
+        done = run("import", f"{source}/3", "--to", f"{target}/5")
+        assert done.returncode == 0, done.stderr
+        assert streams(ours) == {0: [b"own"], 3: [b"s"], 5: [b"own", b"s"], 7: [b"own"]}
+        for words in (
+            (source, "--to", f"{target}/5"), (f"{source}/3", "--to", target, "--db", "0:3"),
+            (source, "--to", f"{target}/5", "--db", "3"),
+        ):  # fmt: skip
+            wrong = run("import", *words, *again)
+            assert wrong.returncode == 2, words
+            assert "database" in wrong.stderr
+        # Other keys than those that were chosen stay.
+        done = run("import", f"{source}/3", "--to", f"{target}/5", "--key", "o?", *again)
+        assert streams(ours)[5] == [b"own", b"s"], done.stdout
+        done = run("import", source, "--to", target, *again)
+        assert 'gone at the source: key "own" of database 0: deleted' in done.stdout
+        assert "database 5 has keys only at" in done.stdout
+        assert streams(ours) == {0: [b"s"], 3: [b"s"], 5: [b"own", b"s"], 7: [b"own"]}
+        done = run("import", source, "--to", target, "--db", "3:5", "--db", "7", *again)
+        assert done.returncode == 0, done.stderr
+        assert streams(ours) == {0: [b"s"], 3: [b"s"], 5: [b"s"]}
+        redis.call("FLUSHALL")
+
+
+def streams(client: RawClient) -> dict[int, list[bytes]]:
+    """The keys of each database that has any."""
+    found = {}
+    for number in range(16):
+        client.call("SELECT", number)
+        found[number] = sorted(client.call("KEYS", "*"))
+    return {number: keys for number, keys in found.items() if keys}
+
+
+def test_a_second_copy_finds_expiries_and_types(
+    redis_server: Server, new_server: NewServer
+) -> None:
+    server = new_server("data").start()
+    at_ms = 4_000_000_000_000
+    with redis_server.client() as redis, server.client() as ours:
+        redis.call("FLUSHALL")
+        for key in ("kept", "later", "new", "other", "text", "gone"):
+            redis.call("XADD", key, "1-1", "a", "b")
+        for key in ("kept", "later"):
+            redis.call("PEXPIREAT", key, at_ms)
+        assert numbers(copied(redis_server, server)) == (6, 0, 0)
+        redis.call("PERSIST", "kept")
+        redis.call("PEXPIREAT", "later", at_ms + 1)
+        redis.call("PEXPIREAT", "new", at_ms)
+        redis.call("DEL", "other", "text")
+        redis.call("RPUSH", "other", "a")
+        redis.call("SET", "text", "x")
+        sides = ServerSide(url_of(redis_server)), ServerSide(url_of(server))
+        of_stream = sides[0].stream
+
+        def deleted_meanwhile(key: bytes) -> object:
+            if key == b"gone":
+                redis.call("DEL", key)
+            return of_stream(key)
+
+        sides[0].stream = deleted_meanwhile  # type: ignore[assignment, method-assign]
+        result = Copy(*sides, CopyOptions(changed=True)).run(lambda done, total: None)
+        assert (numbers(result), result.expiries) == ((0, 1, 0), 3)
+        assert sorted(result.gone) == [(0, b"gone"), (0, b"other")]
+        expiries = [ours.call("PEXPIRETIME", key) for key in ("kept", "later", "new")]
+        assert expiries == [-1, at_ms + 1, at_ms]
+        assert sides[0].stream(b"text") is None
+        result = copied(redis_server, server, changed=True, delete=True)
+        assert (numbers(result), result.expiries, result.deleted) == ((0, 1, 3), 0, 2)
+        redis.call("FLUSHALL")
+
+
 def test_a_copy_that_cannot_be_made_names_the_key(
     redis_server: Server, new_server: NewServer
 ) -> None:
@@ -124,3 +212,28 @@ def test_an_old_redis_does_not_load_new_types(new_server: NewServer) -> None:
     done = run("import", url_of(server), "--to", url_of(redis))
     assert done.returncode == 1
     assert 'does not load key "s" of database 0' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("part", "option"), [("copy", "--replace"), ("follow", "--follow"), ("promote", "--promote")]
+)
+def test_a_signal_ends_each_way_to_a_server_cleanly(
+    part: str, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each can undo what it has begun: it gets an exception."""
+    undone = []
+
+    def work(*words: object, **options: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except BaseException:
+            undone.append(part)
+            raise
+
+    monkeypatch.setattr(import_cli, part, work)
+    earlier = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        done = run("import", "redis://127.0.0.1:1", "--to", "redis://127.0.0.1:2", option)
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+    assert (undone, done.returncode) == ([part], 128 + signal.SIGTERM)
