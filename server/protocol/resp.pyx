@@ -339,11 +339,12 @@ def encode_reply(reply, int resp=2) -> bytes:
 cdef class RequestStream:
     """Requests from a stream of bytes, as lists of their words. `taken_bytes` is the size of the
     requests that were returned, with empty lines between them; `waiting_bytes` that of the bytes
-    after them."""
+    after them. `needs_more`: the next request cannot have arrived completely."""
 
     cdef Parser parser
     cdef bytes data  # which the parser may still read
     cdef int64_t fed_bytes
+    cdef int64_t needed_bytes  # of the stream, before the next word can be complete
     cdef readonly int64_t taken_bytes
 
     def __init__(self, Limits limits not None):
@@ -366,6 +367,10 @@ cdef class RequestStream:
             self.taken_bytes = self.fed_bytes - (self.parser.data_end - self.parser.at)
             return self.parser.args.all()
         if state == NEED_MORE:
+            self.needed_bytes = self.fed_bytes + 1
+            if self.parser.words_wanted >= 0 and self.parser.bulk_size >= 0:
+                self.needed_bytes = self.fed_bytes + self.parser.bulk_size + 2 - (
+                    self.parser.data_end - self.parser.at)
             return None
         if state == BROKEN:
             raise ValueError((self.parser.error or b"it is too large").decode("latin-1"))
@@ -374,3 +379,7 @@ cdef class RequestStream:
     @property
     def waiting_bytes(self) -> int:
         return self.fed_bytes - self.taken_bytes
+
+    @property
+    def needs_more(self) -> bool:
+        return self.fed_bytes < self.needed_bytes

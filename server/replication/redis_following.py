@@ -41,7 +41,7 @@ log = logging.getLogger("millstream.replication")
 
 _SLICE_BYTES = 16 << 10  # of commands in one turn: about a millisecond's work
 _FRAME_BYTES = 4 << 20  # of effects, at which a frame ends
-_WAITING_MAX = 1 << 20  # of commands that have arrived, before nothing more is read
+_WAITING_MAX = 1 << 20  # of complete commands that have arrived, before nothing more is read
 _QUEUED_MAX = 2 << 20  # of a file that is not written yet
 _LIMITS = Limits(1 << 30, 2 << 30)  # of one word and one command
 _PACE_S = 0.001  # under load, commands are run together: a frame has a cost of its own
@@ -148,7 +148,13 @@ class Following:
         change = self._receiver.change
         if isinstance(change, RedisReplacement) and not change.has_ended:
             return change.is_busy
-        return self._reader.waiting_bytes > _WAITING_MAX
+        return self._has_enough
+
+    @property
+    def _has_enough(self) -> bool:
+        """True if the limit of commands that wait is reached. One that has not arrived completely
+        needs more bytes, however many there are of it."""
+        return self._reader.waiting_bytes > _WAITING_MAX and not self._reader.needs_more
 
     # Events of the link
 
@@ -260,9 +266,7 @@ class Following:
 
     def _read_stored(self) -> None:
         spool = self._spool
-        if not self._is_open or self._is_reading or spool is None:
-            return
-        if self._reader.waiting_bytes > _WAITING_MAX:
+        if not self._is_open or self._is_reading or spool is None or self._has_enough:
             return
         if spool.left_bytes == 0:
             self._drop_spool()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.in_process import InProcessServer
+from tests.support.resp import encode_command
 
 from millstream.server.protocol.resp import Limits, RequestStream
 from millstream.server.replication.redis_obeyed import CannotFollow, Obeyed, Told
@@ -77,6 +78,28 @@ def test_requests_are_read_in_pieces_of_any_size(piece_bytes: int) -> None:
             found.append(request)
     assert found == words
     assert (reader.taken_bytes, reader.waiting_bytes) == (len(data), 0)
+
+
+def test_a_word_that_has_not_arrived_needs_more_bytes() -> None:
+    """The bytes of complete requests are limited; those of one request are not."""
+    words = [b"SET", b"k", b"x" * 5000]
+    data = encode_command(words)
+    reader = RequestStream(Limits())
+    assert reader.next() is None
+    for at in range(0, len(data), 700):
+        assert reader.needs_more or at == 0
+        reader.feed(data[at : at + 700])
+        if at == 0:
+            assert not reader.needs_more
+            assert reader.next() is None
+    assert not reader.needs_more
+    assert reader.next() == words
+    reader.feed(data + data[:-1])
+    assert not reader.needs_more
+    assert reader.next() == words
+    assert reader.next() is None
+    assert reader.needs_more
+    assert reader.waiting_bytes == len(data) - 1
 
 
 @pytest.mark.parametrize(

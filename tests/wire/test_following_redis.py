@@ -78,7 +78,7 @@ def change_everything(client: RawClient) -> None:
         ("RPUSH", "list", "x"), ("SADD", "set", "y"), ("RENAME", "list", "f"),
         ("UNLINK", "number"), ("SWAPDB", 3, 4), ("SELECT", 7), ("XADD", "x7", "5-5", "a", "b"),
         ("FLUSHDB",), ("XADD", "x7", "6-6", "a", "b"), ("SELECT", 0),
-        ("PUBLISH", "news", "hello"),
+        ("PUBLISH", "news", "hello"), ("SET", "large", "x" * 5_000_000),
     ):  # fmt: skip
         client.call(*words)
     payload = client.call("DUMP", "copied")
@@ -274,7 +274,7 @@ def test_a_command_that_cannot_run_ends_the_link(
 def test_what_cannot_run_is_counted_or_dropped(follower: Server) -> None:
     """Commands on other types, strings that are changed in other ways, and repeats of producers."""
     stream = (
-        "SELECT 0",
+        "SELECT 0", f"SET large {'x' * 5_000_000}",
         "XADD s 5-1 a b", "XADD s IDMP p i * a b", "XADD s IDMP p j 6-1 a *",
         "SET bits abc", "SETBIT bits 1 1", "APPEND bits more",
         "RENAME bits moved", "APPEND moved x",
@@ -291,6 +291,7 @@ def test_what_cannot_run_is_counted_or_dropped(follower: Server) -> None:
             wait_until(lambda: ours.call("GET", "in") == b"2", what="the commands")
             assert ours.call("XRANGE", "s", "-", "+")[1] == [b"6-1", [b"a", b"*"]]
             assert ours.call("XLEN", "s") == 2
+            assert ours.call("STRLEN", "large") == 5_000_000
             for key in ("bits", "moved", "target", "sorted", "here", "never"):
                 assert ours.call("EXISTS", key) == 0, key
             assert ours.call("GET", "hll") == b"8"
