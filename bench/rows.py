@@ -283,7 +283,7 @@ def firing_stall(harness: Harness) -> Lanes:
 
 
 @row("schedule-memory", SCHEDULES, "bytes besides the fields",
-     Goal(cost_max=120), unit="bytes")  # fmt: skip
+     Goal(cost_max=120), unit="bytes/entry")  # fmt: skip
 def schedule_memory(harness: Harness) -> Lanes:
     return schedule_rows.schedule_memory(harness, full=MILLION, quick=MILLION // 4)
 
@@ -328,15 +328,17 @@ def order_hot(harness: Harness) -> Lanes:
 
 @row("order-hot-stall", RULES, "worst PING meanwhile", Goal(cost_max=5000), unit="us")
 def order_hot_stall(harness: Harness) -> Lanes:
-    return managed_rows.ordered_stall(harness, full=160_000, quick=32_000)
+    return managed_rows.ordered_stall(harness, full=16_000, quick=3_200)
 
 
-@row("order-memory", RULES, "in flight, bytes more with ORDER", Goal(cost_max=24), unit="bytes")
+@row(
+    "order-memory", RULES, "in flight, bytes more with ORDER", Goal(cost_max=24), unit="bytes/entry"
+)
 def order_memory(harness: Harness) -> Lanes:
     return managed_rows.memory_in_order(harness, full=MILLION, quick=MILLION // 4)
 
 
-@row("order-parked", RULES, "bytes of a parked entry", Goal(cost_max=60), unit="bytes")
+@row("order-parked", RULES, "bytes of a parked entry", Goal(cost_max=60), unit="bytes/entry")
 def order_parked(harness: Harness) -> Lanes:
     return managed_rows.parked_memory(harness)
 

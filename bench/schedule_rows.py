@@ -36,7 +36,7 @@ def schedule_and_fire(harness: Harness, full: int, quick: int) -> Lanes:
             time.sleep(POLL_S)
         side.server.settle()
         check_fired(side, entries)
-        return (side.server.cpu_ns() - before_ns) / entries / 1000
+        return (side.server.cpu_ns() - before_ns) / entries
 
     return times_as_long(harness, appends, scheduled)
 
