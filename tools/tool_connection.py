@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -84,10 +85,11 @@ class ToolConnection:
             kind = ToolError if is_refused else Unreachable
             raise kind(f"{self.name}: {reason}") from problem
 
-    def reconnect(self) -> None:
+    def reconnect(self, within_s: float = math.inf) -> None:
         """Connect until the server answers, with pauses that grow to two seconds. ToolError if it
-        refuses the user or the password."""
+        refuses the user or the password; Unreachable if no attempt within this time succeeds."""
         backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
+        end_s = time.monotonic() + within_s
         while True:
             threading.Event().wait(backoff.next_s())
             try:
@@ -95,9 +97,13 @@ class ToolConnection:
                 self._connect()
                 (reply,) = self.pipeline([["PING"]])
             except Unreachable:
+                if time.monotonic() >= end_s:
+                    raise
                 continue
             if not is_loading(reply):  # a refusal is an answer, too
                 return
+            if time.monotonic() >= end_s:
+                raise Unreachable(f"{self.name}: {reply}")
 
     def close(self) -> None:
         self._connection.disconnect()

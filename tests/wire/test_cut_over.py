@@ -100,6 +100,7 @@ def test_a_cut_over_under_load_loses_no_confirmed_write(
     with following(url_of(redis_server), url_of(server)):
         pass
     for number in range(3):
+        theirs.config_set("min-replicas-max-lag", 10 * number)  # 0 turns min-replicas-to-write off
         cut_over(redis_server, ours, words, [f"s{number}-{i}" for i in range(2)])
         assert ours.set("mine", "1")
         assert "the cut-over is done" in run(*words).stderr
@@ -118,3 +119,9 @@ def test_a_cut_over_under_load_loses_no_confirmed_write(
     assert theirs.config_get("min-replicas-to-write") == {"min-replicas-to-write": "0"}
     assert theirs.xadd("s", {"a": "b"})
     wait_until(lambda: ours.xlen("s") == 1)
+    # The writers of a source that is a replica cannot be stopped at it.
+    theirs.execute_command("REPLICAOF", "127.0.0.1", 1)
+    done = run(*words)
+    theirs.execute_command("REPLICAOF", "NO", "ONE")
+    assert done.returncode == 1
+    assert "is a replica of 127.0.0.1:1, whose writers" in done.stderr
