@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -81,6 +82,8 @@ def become_source(given: int, taken: int, arguments: Sequence[str]) -> None:
         source_process.main(list(arguments))
     except SystemExit as end:
         print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()  # the process ends before an exception is shown
     finally:
         sys.stderr.flush()
         os._exit(1)  # `main` ends the process itself if the source was read
