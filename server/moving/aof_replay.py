@@ -8,6 +8,7 @@ transaction, which is left out.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -77,7 +78,7 @@ class Replay:
         self._others = OtherKeys(self.passed.append)
         self._context = _context(self.keyspace, self.now_ms)
         told = Told(lambda *message: None, lambda: None)
-        self._obeyed = Obeyed(SimpleNamespace(context=self._context), self.keyspace, told)  # type: ignore[arg-type]
+        self._obeyed = Obeyed(self._context, self.keyspace, told)
 
     @property
     def requests(self) -> int:
@@ -90,6 +91,7 @@ class Replay:
         if begins_rdb(reader):
             file.rdb = self._load_rdb(reader, name)
         requests = AofReader(reader.some, reader.offset)
+        earlier = self._obeyed.ignored.copy(), self._obeyed.unknown.copy()
         with self._obeyed.running():
             self._obeyed.database = 0
             try:
@@ -100,6 +102,16 @@ class Replay:
         if file.requests and not self.has_requests:
             self.has_requests = True
             self.notes.append(_NOTE.format(name=name))
+        self._note_ignored(name, *earlier)
+
+    def _note_ignored(self, name: str, ignored: Counter[str], unknown: Counter[str]) -> None:
+        """Note the requests of a file that were not run; these are the counts before it."""
+        new = self._obeyed.unknown - unknown
+        others = self._obeyed.ignored - ignored - new
+        for what, counts in (("this version does not know", new), ("were not run", others)):
+            if counts:
+                shown = ", ".join(f"{word} ({count})" for word, count in counts.most_common())
+                self.notes.append(f"{name}: requests that {what}: {shown}")
 
     # ------------------------------------------------------------ an RDB
 
@@ -216,6 +228,10 @@ class Replay:
         """The keys that have no place here."""
         for (number, name), key in self._others.left(self._has):
             yield KeyHead(number, name, STRING, None), Passed(key.what, name, key.size_bytes)
+        # A command that is not known may have changed these.
+        for number, name in sorted(self.keyspace.dropped_strings):
+            if (number, name) not in self._others:
+                yield KeyHead(number, name, STRING, None), Passed("string", name, 0)
 
     def _has(self, place: Place) -> bool:
         return place[1] in self.keyspace.databases[place[0]].table

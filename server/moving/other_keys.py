@@ -11,31 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from millstream.commands.table.foreign import foreign_keys
 from millstream.storage.dump.rdb_file import Passed, library_name
 from millstream.storage.dump.skipping import OTHER_TYPES
 
 Place = tuple[int, bytes]  # database and key
 
-# The commands that make a key, by type. The key is their first argument.
-_MAKING = {
-    "list": "lpush rpush linsert lset",
-    "set": "sadd sinterstore sunionstore sdiffstore",
-    "zset": "zadd zincrby zinterstore zunionstore zdiffstore zrangestore geoadd geosearchstore",
-    "hash": "hset hsetnx hmset hincrby hincrbyfloat hsetex",
-    "string": "setbit bitfield pfadd pfmerge",
-    "vectorset": "vadd",
-}
-_TYPES = {
-    name.encode(): kind for kind, names in _MAKING.items() for name in names.split()
-}  # fmt: skip
-# Those whose key is the second argument.
-_SECOND = {
-    b"lmove": "list", b"blmove": "list", b"rpoplpush": "list", b"brpoplpush": "list",
-    b"smove": "set", b"bitop": "string",
-}  # fmt: skip
-# Those that store their result at the key after an option.
-_STORING = {b"sort": "list", b"georadius": "zset", b"georadiusbymember": "zset"}
-_STORE_OPTIONS = (b"store", b"storedist")
 _DB_OPTION = b"db"
 
 
@@ -58,7 +39,8 @@ class OtherKeys:
             b"del": self._remove, b"unlink": self._remove, b"rename": self._rename,
             b"renamenx": self._rename, b"copy": self._copy, b"move": self._move,
             b"flushdb": self._flush, b"flushall": self._flush, b"swapdb": self._swap,
-            b"restore": self._restore, b"function": self._function,
+            b"restore": self._restore, b"restore-asking": self._restore,
+            b"function": self._function,
         }  # fmt: skip
 
     def left(self, has: Callable[[Place], bool]) -> Iterator[tuple[Place, OtherKey]]:
@@ -66,6 +48,9 @@ class OtherKeys:
         for place, key in self._keys.items():
             if not has(place):
                 yield place, key
+
+    def __contains__(self, place: Place) -> bool:
+        return place in self._keys
 
     def add(self, place: Place, passed: Passed) -> None:
         """Add a key of an RDB."""
@@ -78,17 +63,13 @@ class OtherKeys:
         if change is not None:
             change(database, words)
             return
-        if name in _TYPES and len(words) > 1:
-            self._make(_TYPES[name], (database, words[1]), words)
-        elif name in _SECOND and len(words) > 2:
-            self._make(_SECOND[name], (database, words[2]), words)
-        elif name in _STORING:
-            for option, key in pairwise(words[2:]):
-                if option.lower() in _STORE_OPTIONS:
-                    self._make(_STORING[name], (database, key), words)
-        elif b"." in name and len(words) > 1:
-            module = name.partition(b".")[0].decode("utf-8", "replace").upper()
-            self._make(f"module {module}", (database, words[1]), words)
+        found = foreign_keys(name, words)
+        if found is None:
+            return
+        for key in found.keys:
+            if found.replaces:
+                self._keys.pop((database, key), None)
+            self._make(found.kind, (database, key), words)
 
     def _make(self, what: str, place: Place, words: Sequence[bytes]) -> None:
         key = self._keys.setdefault(place, OtherKey(what))
@@ -144,7 +125,9 @@ class OtherKeys:
             }
 
     def _restore(self, database: int, words: Sequence[bytes]) -> None:
-        kind = words[3][0] if len(words) > 3 and words[3] else 0
+        if len(words) < 4:
+            return
+        kind = words[3][0] if words[3] else 0
         self._keys.pop((database, words[1]), None)
         if kind in OTHER_TYPES:
             what = OTHER_TYPES[kind].partition(" ")[2].replace("sorted set", "zset")

@@ -86,7 +86,7 @@ class Following:
         self._commits = receiver.persistence.commits
         self._loop = receiver.machine.scheduler
         self.obeyed = Obeyed(
-            self._executor, self._keyspace, Told(owner.deliver, self._acknowledge_soon)
+            self._executor.context, self._keyspace, Told(owner.deliver, self._acknowledge_soon)
         )
         self._convert_worker = receiver.machine.new_worker("millstream-source", 5)
         self._reader = RequestStream(_LIMITS)

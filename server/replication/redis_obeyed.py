@@ -17,10 +17,9 @@ from millstream.commands.runtime.arguments import OwnedArgs
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import Again
 from millstream.commands.runtime.source_effects import DROPPED, KNOWN
-from millstream.commands.table.foreign import SCRIPTS, foreign_keys
+from millstream.commands.table.foreign import SCRIPTS, STRING, foreign_keys
 from millstream.commands.table.registry import COMMANDS, Command
 from millstream.errors import CommandError, printable, readable
-from millstream.server.execution.executor import Executor
 from millstream.storage.dump.skipping import OTHER_TYPES
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
@@ -97,12 +96,14 @@ class _ObeyedSession(Session):
 
 
 class Obeyed:
-    """Runs the commands of one stream. `database` is the one that is selected in it."""
+    """Runs the commands of one stream. `database` is the one that is selected in it; `unknown` has
+    those of the ignored commands that this version does not know."""
 
-    def __init__(self, executor: Executor, keyspace: Keyspace, told: Told) -> None:
+    def __init__(self, context: Context, keyspace: Keyspace, told: Told) -> None:
         self.commands = 0
         self.ignored = Ignored()
-        self._context: Context = executor.context
+        self.unknown = Ignored()
+        self._context = context
         self._keyspace = keyspace
         self._told = told
         self._session = _ObeyedSession(0)
@@ -165,7 +166,8 @@ class Obeyed:
             b"publish": self._publish, b"spublish": self._publish, b"xadd": self._xadd,
             b"xclaim": self._of_consumer, b"xgroup": self._of_consumer,
             b"rename": self._move_key, b"renamenx": self._move_key, b"copy": self._move_key,
-            b"move": self._move_key, b"restore": self._restore, b"swapdb": self._swap,
+            b"move": self._move_key, b"restore": self._restore,
+            b"restore-asking": self._restore_asking, b"swapdb": self._swap,
             b"flushdb": self._flush, b"flushall": self._flush,
         }  # fmt: skip
         handler = special.get(name)
@@ -254,6 +256,10 @@ class Obeyed:
         else:
             self._known(words)
 
+    def _restore_asking(self, words: list[bytes]) -> None:
+        """The RESTORE of a cluster whose slots move, which Redis passes on as it is."""
+        self._restore([b"RESTORE", *words[1:]])
+
     def _replace_by_other(self, name: bytes, key: bytes) -> None:
         """The key has a value of another type now."""
         self.ignored.note(name)
@@ -326,23 +332,32 @@ class Obeyed:
                 " lua-replicate-commands yes there",
                 is_final=True,
             )
-        keys = foreign_keys(name, words)
-        db = self._keyspace.databases[self._session.db_index]
-        if keys is None:
-            known = [key for key in words[1:] if isinstance(db.get(key), Stream)]
-            if known:
-                raise CannotFollow(
-                    f"{self._shown([words[0], known[0]])}, which is a stream here, is not known to"
-                    " this version"
-                )
-            self.ignored.note(words[0])
+        self.ignored.note(name)
+        found = foreign_keys(name, words)
+        if found is None:
+            self._unknown(words)
             return
-        self.ignored.note(words[0])
-        for key in keys.overwritten:
-            self._forget_strings([key])
-            self._delete(key)
-        for key in keys.strings:
-            self._drop_string(words[0], key)
+        for key in found.keys:
+            if found.kind == STRING:
+                self._drop_string(name, key)
+            elif found.replaces:
+                self._forget_strings([key])
+                self._delete(key)
+
+    def _unknown(self, words: list[bytes]) -> None:
+        """A command that this version does not know. Its key is taken to be its first word; it may
+        have changed a string."""
+        db = self._keyspace.databases[self._session.db_index]
+        known = [key for key in words[1:] if isinstance(db.get(key), Stream)]
+        if known:
+            raise CannotFollow(
+                f"{self._shown([words[0], known[0]])}, which is a stream here, is not known to"
+                " this version"
+            )
+        self.unknown.note(words[0])
+        for key in words[1:2]:
+            if db.get(key) is not None:
+                self._drop_string(words[0], key)
 
     def _drop_string(self, name: bytes, key: bytes) -> None:
         """The source has changed a string in a way that this server cannot repeat."""

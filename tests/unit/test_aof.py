@@ -240,6 +240,34 @@ def test_keys_of_other_types_are_named_by_type() -> None:
     assert [passed.what for passed in replay.passed] == ["functions"]
 
 
+def test_requests_that_were_not_run_are_in_the_notes() -> None:
+    first = requests("SET k 1", "XNEW k 2", "XNEW absent 2", "RPUSH l a", "PFCOUNT k", "SET o 1")
+    replay = replayed(first, requests("SELECT 0", "ANOTHER o", "RPUSH l b", "RENAME k m"))
+    assert values(replay) == {}
+    assert left_out(replay) == [("list", 0, b"l"), ("string", 0, b"m"), ("string", 0, b"o")]
+    assert [note for note in replay.notes if "requests that" in note] == [
+        "0.aof: requests that this version does not know: xnew (2)",
+        "0.aof: requests that were not run: rpush (1), pfcount (1)",
+        "1.aof: requests that this version does not know: another (1)",
+        "1.aof: requests that were not run: rpush (1), rename (1)",
+    ]
+
+
+def test_arrays_and_moved_slots_are_named() -> None:
+    replay = replayed(
+        requests(
+            "ARSET a 0 x", "ARINSERT b x", "RPUSH l x", "SUNIONSTORE l s1 s2", "SET gone x",
+            "SADD s x", "BITOP AND s x y", "RESTORE-ASKING gone 0 \1\1\1a REPLACE",
+        )
+    )  # fmt: skip
+    assert values(replay) == {}
+    assert left_out(replay) == [
+        ("array", 0, b"a"), ("array", 0, b"b"), ("set", 0, b"l"), ("string", 0, b"s"),
+        ("list", 0, b"gone"),
+    ]  # fmt: skip
+    assert "has 1 words" in failure(requests("RESTORE-ASKING"))
+
+
 def test_only_the_last_file_may_end_early() -> None:
     whole, more = requests("SET a 1", "MULTI", "SET a 2", "EXEC"), requests("SET b 1")
     complete = {requests("SET a 1"): b"1", whole: b"2"}

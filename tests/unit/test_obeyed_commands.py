@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.in_process import InProcessServer
+from tests.support.payloads import sealed, text
 from tests.support.resp import encode_command
 
 from millstream.server.protocol.resp import Limits, RequestStream
@@ -17,7 +18,7 @@ from millstream.server.replication.redis_obeyed import CannotFollow, Obeyed, Tol
 def obeyed() -> Iterator[Obeyed]:
     server = InProcessServer()
     server.executor.recheck_limits()
-    one = Obeyed(server.executor, server.keyspace, Told(lambda *words: None, lambda: None))
+    one = Obeyed(server.executor.context, server.keyspace, Told(lambda *words: None, lambda: None))
     with one.running():
         yield one
 
@@ -61,6 +62,28 @@ def test_a_dropped_string_is_unknown_until_it_is_set(obeyed: Obeyed) -> None:
     assert not places.dropped_strings
     assert places.databases[5].get(b"h") == b"1"
     assert places.databases[3].get(b"m") == b"2"
+
+
+def test_an_unknown_command_drops_its_string(obeyed: Obeyed) -> None:
+    places: Any = obeyed._keyspace
+    play(obeyed, "SET k 1", "SET other 1", "XNEW k other", "XNEW absent other", "SET n 1", "XNEW")
+    assert places.dropped_strings == {(0, b"k")}
+    assert places.databases[0].get(b"other") == b"1"
+    play(obeyed, "PFCOUNT n", "INCR k")
+    assert places.dropped_strings == {(0, b"k"), (0, b"n")}
+    assert obeyed.unknown == {"xnew": 3}
+    assert obeyed.ignored == {"xnew": 3, "pfcount": 1, "incr": 1}
+
+
+def test_a_restore_of_a_moved_slot_is_obeyed(obeyed: Obeyed) -> None:
+    places: Any = obeyed._keyspace
+    play(obeyed, "SETBIT k 1 1", "SET gone 1", "SET kept 1")
+    obeyed.run([b"restore-asking", b"k", b"0", sealed(b"\0" + text(b"text"))])
+    obeyed.run([b"RESTORE-ASKING", b"gone", b"0", b"\1\1\1a", b"REPLACE"])
+    assert not places.dropped_strings
+    assert places.databases[0].get(b"k") == b"text"
+    assert places.databases[0].get(b"gone") is None
+    assert not obeyed.unknown
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 3, 17, 1000])
