@@ -7,12 +7,15 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from millstream.errors import DataError
 from millstream.server.moving.converting import CANNOT_WRITE, Source, Task
 from millstream.server.replication.redis_conversion import Conversion, ConversionError, Converted
+
+_ENDED = "the conversion of the full sync was ended"
 
 
 class SpoolConverter:
@@ -21,8 +24,10 @@ class SpoolConverter:
 
     def __init__(self, memory_bytes: Callable[[], int]) -> None:
         self._memory_bytes = memory_bytes
+        self._lock = threading.Lock()  # of the process, which another thread may end
         self._process = 0  # 0: none runs
         self._is_stopped = False
+        self._signal = 0  # that has ended the process
 
     def convert(self, conversion: Conversion) -> Converted:
         limit = self._memory_bytes()
@@ -37,7 +42,7 @@ class SpoolConverter:
         converted = Converted()
         failed: str | None = None
         is_whole = False
-        with self._messages(task) as lines:
+        with self._messages(task, conversion.is_over) as lines:
             for line in lines:
                 message: dict[str, Any] = (
                     json.loads(line) if line.startswith("{") else {"note": line.strip()}
@@ -57,44 +62,56 @@ class SpoolConverter:
         if failed == "memory":
             failed = f"it needs more memory than import-memory-limit {limit}"
         if self._is_stopped:
-            raise DataError("the conversion of the full sync was ended")
+            raise DataError(_ENDED)
+        if failed is None and self._signal:  # by an administrator, or for lack of memory
+            raise DataError(f"the process that converts the full sync got signal {self._signal}")
         reason = failed or "its process has ended"
         kind = DataError if reason.startswith(CANNOT_WRITE) else ConversionError
         raise kind(f"the full sync cannot be converted: {reason}")
 
     @contextlib.contextmanager
-    def _messages(self, task: Task) -> Iterator[Iterator[str]]:
+    def _messages(self, task: Task, is_over: Callable[[], bool]) -> Iterator[Iterator[str]]:
         """The messages of a process for this task, which is waited for."""
         ours, theirs = os.pipe()
-        source = task.sources[0]
-        words = [sys.executable, "-m", "millstream.server.moving.converting", task.to_text()]
-        os.set_inheritable(source.descriptor, True)
-        os.set_inheritable(task.base, True)
-        os.lseek(source.descriptor, 0, os.SEEK_SET)
-        self._is_stopped = False
         try:
-            self._process = os.posix_spawn(
-                sys.executable,
-                words,
-                os.environ,
-                file_actions=[(os.POSIX_SPAWN_DUP2, theirs, 2)],
-            )
+            self._begin(task, is_over, theirs)
+        except BaseException:
+            os.close(ours)
+            raise
         finally:
             os.close(theirs)
         try:
             with os.fdopen(ours, encoding="utf-8", errors="replace") as lines:
                 yield iter(lines)
         finally:
-            process, self._process = self._process, 0
+            with self._lock:  # its number may be that of another process afterwards
+                process, self._process = self._process, 0
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(process, 0)
+                _, status = os.waitpid(process, 0)
+                self._signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+    def _begin(self, task: Task, is_over: Callable[[], bool], output: int) -> None:
+        """Start the process, unless its result is not needed any more."""
+        source = task.sources[0]
+        words = [sys.executable, "-m", "millstream.server.moving.converting", task.to_text()]
+        with self._lock:
+            if is_over():
+                raise DataError(_ENDED)
+            self._is_stopped, self._signal = False, 0
+            os.set_inheritable(source.descriptor, True)
+            os.set_inheritable(task.base, True)
+            os.lseek(source.descriptor, 0, os.SEEK_SET)
+            self._process = os.posix_spawn(
+                sys.executable, words, os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, output, 2)],
+            )  # fmt: skip
 
     def stop(self) -> None:
-        process = self._process
-        if process:
-            self._is_stopped = True
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        with self._lock:
+            if self._process:
+                self._is_stopped = True
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._process, signal.SIGKILL)
 
 
 def _take(converted: Converted, done: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ class ConversionError(DataError):
 class Conversion(NamedTuple):
     """An RDB to convert: its descriptor and size, the descriptor of the base, the ID of the data
     directory, the number of the last frame in the base, and the databases that there are.
-    `with_streams`: the result names all streams."""
+    `with_streams`: the result names all streams. `is_over`: the result is not needed any more."""
 
     rdb: int
     size_bytes: int
@@ -24,6 +25,7 @@ class Conversion(NamedTuple):
     seq: int
     databases: int
     with_streams: bool
+    is_over: Callable[[], bool]
 
 
 @dataclass
@@ -44,4 +46,4 @@ class Converter(Protocol):
         """ConversionError, or DataError when another attempt may succeed."""
 
     def stop(self) -> None:
-        """End the conversion that is running, from any thread."""
+        """End the conversion that is running, from any thread. One that `is_over` never begins."""

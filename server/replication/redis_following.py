@@ -259,8 +259,8 @@ class Following:
         self._is_stopped = True
         self._is_open = False
         self._drop_spool()
-        self._converter.stop()
-        self._loop.call_soon(self._convert_worker.stop)
+        # Its thread closes the files of a conversion that was ended, which the other one asks for.
+        self._receiver.worker.submit(self._convert_worker.stop)
 
     # Stored commands
 

@@ -92,6 +92,7 @@ class RedisReplacement(DataReplacement):
         self._may_lose = may_lose
         self._announced_bytes = -1
         self._is_converting = False
+        self._is_given_up = False
         self._rdb = SpoolFile(
             files.disk.directory, worker, tools.machine.scheduler, on_written, self._spool_failed
         )
@@ -138,8 +139,6 @@ class RedisReplacement(DataReplacement):
 
     def _convert(self) -> None:
         """On the thread of conversions."""
-        if self._is_over:
-            raise DataError("the full sync was given up")
         self.converted = self._converter.convert(
             Conversion(
                 rdb=self._rdb.descriptor(),
@@ -149,6 +148,7 @@ class RedisReplacement(DataReplacement):
                 seq=self._last_seq,
                 databases=len(self._keyspace.databases),
                 with_streams=not self._may_lose,
+                is_over=lambda: self._is_given_up,
             )
         )
         self._new_files.finish_base()
@@ -186,14 +186,17 @@ class RedisReplacement(DataReplacement):
         return self._keyspace.source is None and any(map(len, self._keyspace.databases))
 
     def _fail(self, error: Exception) -> None:
+        self._is_given_up = True
         if self._is_converting:
             self._converter.stop()
         self._rdb.close()
         super()._fail(error)
 
     def _close(self) -> None:
-        # The thread of conversions may still use the files.
-        self._convert_worker.submit(super()._close)
+        if self._is_converting:  # the thread may still use the files
+            self._convert_worker.submit(super()._close)
+        else:
+            super()._close()
 
     def _published(self) -> None:
         self._rdb.close()

@@ -6,9 +6,11 @@ A Redis replica of the same Redis, or `millstream compare`, says what is right.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.client.proxy import Proxy
@@ -310,3 +312,29 @@ def test_what_cannot_run_is_counted_or_dropped(follower: Server) -> None:
     with follower.client() as ours:
         assert ours.call("GET", "hll") == b"8"
         assert ours.call("XINFO", "STREAM", "s")
+
+
+def test_a_conversion_that_is_given_up_leaves_nothing(follower: Server) -> None:
+    """Neither files nor descriptors, whatever the moment."""
+    fake = FakeSource("SELECT 0")
+
+    def has_base() -> bool:
+        return any(follower.directory.glob("base-*.msnap.tmp"))
+
+    def descriptors() -> list[str]:
+        found = Path(f"/proc/{follower.pid}/fd").iterdir()
+        names = [os.readlink(one) for one in found if one.exists() or one.is_symlink()]
+        return [name for name in names if "msnap" in name or "deleted" in name]
+
+    try:
+        with follower.client() as ours:
+            before = descriptors()
+            for _ in range(3):
+                follow(ours, fake.port)
+                wait_until(has_base, what="a base")
+                assert ours.call("REPLICAOF", "NO", "ONE") == Simple("OK")
+                wait_until(lambda: not has_base(), what="the end of the file")
+                wait_until(lambda: descriptors() == before, what="the end of the descriptors")
+            assert ours.call("DBSIZE") == 0
+    finally:
+        fake.close()
