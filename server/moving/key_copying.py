@@ -126,11 +126,8 @@ class Copy:
     def _copy_keys(self, number: int, there: int, keys: list[bytes]) -> None:
         self._source.select(number)
         self._target.select(there)
-        kinds = self._source.connection.pipeline([["TYPE", key] for key in keys])
         wanted, same = [], []
-        for key, kind in zip(keys, kinds, strict=True):
-            if is_error(kind):
-                raise CliError(f"{self._source.name}: {kind}")
+        for key, kind in zip(keys, _kinds(self._source, keys), strict=True):
             if not self._takes(kind):
                 self._leave_out(number, key, kind)
                 continue
@@ -143,7 +140,7 @@ class Copy:
         for at in range(0, len(wanted), DUMPS_IN_FLIGHT):
             self._copy_some(number, there, wanted[at : at + DUMPS_IN_FLIGHT])
 
-    def _takes(self, kind: Any) -> bool:
+    def _takes(self, kind: bytes) -> bool:
         """True if keys of this type are copied."""
         return kind == b"stream" or (kind == b"string" and self._options.strings)
 
@@ -165,8 +162,7 @@ class Copy:
 
     def _is_same(self, key: bytes) -> bool:
         """True if counters, last ID and groups of a stream are those of the target."""
-        (kind,) = self._target.connection.pipeline([["TYPE", key]])
-        if kind != b"stream":
+        if _kinds(self._target, [key]) != [b"stream"]:
             return False
         ours, theirs = self._source.stream(key), self._target.stream(key)
         return ours is not None and theirs is not None and _is_like(ours, theirs)
@@ -261,14 +257,23 @@ class Copy:
         kept = self._kept.get(there, set())
         for keys in self._target.keys(there):
             others = [key for key in keys if key not in kept and self._filters.has((there, key))]
-            kinds = self._target.connection.pipeline([["TYPE", key] for key in others])
+            kinds = _kinds(self._target, others)
             own = [key for key, kind in zip(others, kinds, strict=True) if self._takes(kind)]
             for number in numbers:
                 self._source.select(number)
-                kinds = self._source.connection.pipeline([["TYPE", key] for key in own])
+                kinds = _kinds(self._source, own)
                 own = [key for key, kind in zip(own, kinds, strict=True) if not self._takes(kind)]
             for key in own:
                 yield there, key
+
+
+def _kinds(side: ServerSide, keys: list[bytes]) -> list[bytes]:
+    """The types of keys of the selected database. CliError if the server does not tell one."""
+    kinds = side.connection.pipeline([["TYPE", key] for key in keys])
+    for kind in kinds:
+        if is_error(kind):
+            raise CliError(f"{side.name}: {kind}")
+    return kinds
 
 
 def _is_like(ours: State, theirs: State) -> bool:

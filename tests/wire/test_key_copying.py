@@ -115,6 +115,14 @@ def test_only_copied_databases_lose_keys(redis_server: Server, new_server: NewSe
         # Other keys than those that were chosen stay.
         done = run("import", f"{source}/3", "--to", f"{target}/5", "--key", "o?", *again)
         assert streams(ours)[5] == [b"own", b"s"], done.stdout
+        # A key at which the source does not let the user look is not known to be gone.
+        redis.call("ACL", "SETUSER", "part", "on", ">pass", "~s", "+@all")
+        part = source.replace("redis://", "redis://part:pass@")
+        done = run("import", f"{part}/3", "--to", f"{target}/5", "--key", "ow*", *again)
+        assert done.returncode == 1
+        assert "NOPERM" in done.stderr or "permission" in done.stderr, done.stderr
+        assert streams(ours)[5] == [b"own", b"s"]
+        redis.call("ACL", "DELUSER", "part")
         done = run("import", source, "--to", target, *again)
         assert 'gone at the source: key "own" of database 0: deleted' in done.stdout
         assert "database 5 has keys only at" in done.stdout
