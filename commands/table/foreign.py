@@ -23,7 +23,7 @@ _AT_1 = {
     STRING: "setbit bitfield pfadd pfmerge pfcount",
 }
 # At the second place.
-_AT_2 = {"list": "lmove blmove rpoplpush brpoplpush", "set": "smove"}
+_AT_2 = {"list": "lmove blmove rpoplpush brpoplpush", "set": "smove", STRING: "pfdebug"}
 # They replace whatever the key had.
 _REPLACING_AT_1 = {
     "set": "sinterstore sunionstore sdiffstore",

@@ -27,12 +27,12 @@ from millstream.storage.streams.stream import Stream
 log = logging.getLogger("millstream.replication")
 
 # Of the commands here, those that a source sends.
-_OBEYED = frozenset(
+OBEYED = frozenset(
     b"""
     xadd xdel xtrim xsetid xgroup xclaim xack xackdel xdelex xnack xcfgset xidmprecord
     set setex psetex setnx getset getdel getex append incr decr incrby decrby incrbyfloat increx
     setrange mset msetnx msetex del delex unlink expire pexpire expireat pexpireat persist rename
-    renamenx copy move restore swapdb flushdb flushall
+    renamenx copy move restore restore-asking swapdb flushdb flushall
     """.split()
 )
 # They set the value of a string whatever it was; the places of their keys.
@@ -172,7 +172,7 @@ class Obeyed:
         }  # fmt: skip
         handler = special.get(name)
         if handler is None:
-            handler = self._known if name in _OBEYED else self._foreign
+            handler = self._known if name in OBEYED else self._foreign
         if len(self._handlers) < _NAMES_MAX:
             self._handlers[word] = handler
         return handler
