@@ -67,6 +67,8 @@ class ToolConnection:
             )
             add_password(pool.connection_kwargs)
             self._connection: Any = pool.make_connection()
+            self.user = str(pool.connection_kwargs.get("username") or "")
+            self.password = str(pool.connection_kwargs.get("password") or "")
             self.db = int(pool.connection_kwargs.get("db") or 0)
             self.names_db = bool(pool.connection_kwargs.get("db") is not None)
         except (ValueError, TypeError) as problem:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import unquote
 
 from millstream.cli_error import CliError
 from millstream.errors import counted
@@ -34,8 +33,6 @@ class Pair:
                 "a server follows another one over TCP: name the source as redis://HOST:PORT"
             )
         self.host, self.port = parts.hostname or "localhost", parts.port or DEFAULT_PORT
-        self._user = unquote(parts.username or "")
-        self._password = unquote(parts.password or "")
         self._uses_tls = parts.scheme == "rediss"
         self.source = ToolConnection(source_url, timeout_s)
         self.target = ToolConnection(target_url, timeout_s)
@@ -57,9 +54,9 @@ class Pair:
         """Order the target to follow the source; False if it does already."""
         if self.is_followed(self.target_facts()):
             return False
-        if self._password:
-            self.target.call("CONFIG", "SET", "masterauth", self._password)
-            self.target.call("CONFIG", "SET", "masteruser", self._user)
+        if self.source.password:  # of the URL, or REDISCLI_AUTH
+            self.target.call("CONFIG", "SET", "masterauth", self.source.password)
+            self.target.call("CONFIG", "SET", "masteruser", self.source.user)
         if self._uses_tls:
             self.target.call("CONFIG", "SET", "tls-replication", "yes")
         self.target.call("REPLICAOF", self.host, self.port)

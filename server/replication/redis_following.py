@@ -24,7 +24,7 @@ from millstream.server.protocol.resp import Limits, RequestStream
 from millstream.server.replication.receiver import Receiver
 from millstream.server.replication.records import LinkError
 from millstream.server.replication.redis_conversion import Converter
-from millstream.server.replication.redis_obeyed import CannotFollow, NotNow, Obeyed, Told
+from millstream.server.replication.redis_obeyed import CannotFollow, Obeyed, Told
 from millstream.server.replication.redis_opening import (
     BeginsAgain,
     Commands,
@@ -46,7 +46,6 @@ _QUEUED_MAX = 2 << 20  # of a file that is not written yet
 _LIMITS = Limits(1 << 30, 2 << 30)  # of one word and one command
 _PACE_S = 0.001  # under load, commands are run together: a frame has a cost of its own
 _AGAIN_S = 0.01  # until the journal's queue is checked again
-_FULL_DISK_S = 1.0
 _TRANSACTION = (b"MULTI", b"EXEC", b"DISCARD")
 _BRACKETS = frozenset((*_TRANSACTION, *(name.lower() for name in _TRANSACTION)))
 
@@ -93,14 +92,14 @@ class Following:
         self._base_offset = 0  # of the first byte that the reader got
         self._applied_bytes = 0  # of the reader
         self._transaction: list[list[bytes]] | None = None
-        self._again: list[bytes] | None = None  # a command that a full disk has refused
         self._spool: SpoolFile | None = None
         self._is_open = False
         self._is_reading = False  # the spool
         self._is_scheduled = False
         self._is_stopped = False
         self._ran_s = 0.0
-        self._wants_ack = False
+        self._is_ack_due = False
+        self._owed_offset = -1  # the source waits until this is on the disk; -1: for nothing
         self._committed: deque[tuple[int, int]] = deque()  # frames and offsets, not on the disk yet
         self._stored_offset = -1
 
@@ -187,11 +186,12 @@ class Following:
     def _begin_at(self, offset: int) -> None:
         self._reader = RequestStream(_LIMITS)
         self._base_offset, self._applied_bytes = offset, 0
-        self._transaction = self._again = None
+        self._transaction = None
         self._is_open = False
         self.obeyed.database = 0
         self._committed.clear()
         self._stored_offset = offset
+        self._owed_offset = -1
 
     def take(self, event: RdbSize | RdbPiece | RdbEnd | Commands) -> None:
         change = self._receiver.change
@@ -311,10 +311,7 @@ class Following:
         if self._commits.queued_bytes > self._receiver.config.journal_queue_limit:
             self._run_later(_AGAIN_S)
             return
-        has_more = self._run_slice()
-        if self._again is not None:
-            self._run_later(_FULL_DISK_S)
-        elif has_more:
+        if self._run_slice():
             self._run_soon()
         if self._spool is not None:
             self._read_stored()
@@ -323,7 +320,7 @@ class Following:
 
     def apply_all(self) -> None:
         """Run all complete commands that have arrived."""
-        while self._is_open and self._again is None and self._run_slice():
+        while self._is_open and self._run_slice():
             pass
 
     def _run_slice(self) -> bool:
@@ -336,21 +333,17 @@ class Following:
         try:
             with self.obeyed.running():
                 while reader.taken_bytes < end:
-                    words = self._again or self._next()
+                    words = self._next()
                     if words is None:
                         has_more = False
                         break
                     if self._transaction is None and words[0] not in _BRACKETS:
-                        self._again = words  # until it has run
                         run(words)
-                        self._again = None
                         self._applied_bytes = reader.taken_bytes
                         if len(effects) > _FRAME_BYTES:
                             break
                     else:
                         self._take_other(words)
-        except NotNow:
-            has_more = False
         except CannotFollow as problem:
             self._stop_at(problem)
             return False
@@ -377,7 +370,6 @@ class Following:
 
     def _take_other(self, words: list[bytes]) -> None:
         """A command of a transaction, or its beginning or end."""
-        self._again = None
         if words[0] in _BRACKETS:
             self._take_bracket(words[0].upper())
         else:
@@ -394,15 +386,8 @@ class Following:
         commands, self._transaction = self._transaction or [], None
         if name == b"DISCARD":
             return
-        for at, words in enumerate(commands):
-            try:
-                self.obeyed.run(words)
-            except NotNow:
-                if at:
-                    raise CannotFollow("the disk is full within a transaction") from None
-                self._transaction = commands
-                self._again = [b"EXEC"]
-                raise
+        for words in commands:
+            self.obeyed.run(words)
 
     def _stop_at(self, problem: CannotFollow) -> None:
         """A command cannot run: the data here is that of no position any more."""
@@ -429,14 +414,19 @@ class Following:
     # Acknowledging
 
     def _acknowledge_soon(self) -> None:
-        """The source waits for an acknowledgement."""
-        if not self._wants_ack:
-            self._wants_ack = True
-            self._loop.call_soon(self._owner.send_ack)
+        """The source asks for an acknowledgement. It may wait until what it has sent is stored."""
+        self._owed_offset = self.offset
+        if not self._is_ack_due:
+            self._is_ack_due = True
+            self._loop.call_soon(self._acknowledge)
+
+    def _acknowledge(self) -> None:
+        self._is_ack_due = False
+        self._owner.send_ack()
 
     def stored_more(self) -> bool:
         """The journal was synced. True if the source waits for that."""
-        if self._wants_ack and self.stored_offset >= self.offset:
-            self._wants_ack = False
-            return True
-        return False
+        if self._owed_offset < 0 or self.stored_offset < self._owed_offset:
+            return False
+        self._owed_offset = -1
+        return True

@@ -49,8 +49,6 @@ DROPPED_MAX = 1_000_000
 UNOWNED = b"unowned"
 _NAMES_MAX = 1000  # of commands that are counted one by one
 _ZERO, _NINE = b"09"
-# A disk that is full refuses a command before it changes anything.
-_LATER = "MISCONF"
 
 
 class CannotFollow(Exception):
@@ -61,10 +59,6 @@ class CannotFollow(Exception):
         super().__init__(reason)
         self.reason = reason
         self.is_final = is_final
-
-
-class NotNow(Exception):
-    """A command that has to run again later: the disk is full."""
 
 
 class Ignored(Counter[str]):
@@ -130,7 +124,7 @@ class Obeyed:
         """The commands of this turn run within it."""
         context, keyspace = self._context, self._keyspace
         session, may_block, events = context.session, context.may_block, context.events
-        error = context.write_error
+        errors = context.write_error, context.memory_error
         context.session, context.may_block, context.events = self._session, False, b""
         context.write_error = context.memory_error = None
         context.db = keyspace.databases[self._session.db_index]
@@ -140,12 +134,12 @@ class Obeyed:
         finally:
             keyspace.expiring = True
             context.session, context.may_block, context.events = session, may_block, events
-            context.write_error = error
+            context.write_error, context.memory_error = errors
 
     # ------------------------------------------------------------ one command
 
     def run(self, words: list[bytes]) -> None:
-        """Run a command, or count it. CannotFollow, or NotNow before it has changed anything."""
+        """Run a command, or count it."""
         self.commands += 1
         # By far the most frequent: an append without options. `*` is below the digits.
         if words[0] == b"XADD" and len(words) > 4 and _ZERO <= words[2][0] <= _NINE:
@@ -222,9 +216,7 @@ class Obeyed:
         if isinstance(reply, CommandError):
             raise self._failure(words, reply)
 
-    def _failure(self, words: list[bytes], error: CommandError) -> Exception:
-        if error.message.startswith(_LATER):
-            return NotNow()
+    def _failure(self, words: list[bytes], error: CommandError) -> CannotFollow:
         return CannotFollow(f"{self._shown(words)} failed: {error.message}")
 
     @staticmethod

@@ -125,7 +125,7 @@ class RedisOpening:
         if text.startswith("-"):
             self._due = _Due.NOTHING
             return Refusal(text.removeprefix("-"))
-        word, *rest = text.split()
+        word, *rest = text.split() or [""]
         if word == "+CONTINUE" and len(rest) <= 1 and all(map(_ID.fullmatch, rest)):
             self._due = _Due.COMMANDS
             return Continues("".join(rest))

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 from millstream.errors import DataError, counted
 from millstream.server.durability.data_files import DataFiles, temporary
@@ -21,12 +22,14 @@ from millstream.server.replication.redis_conversion import Conversion, Converted
 from millstream.server.replication.redis_spool import SpoolFile
 from millstream.server.replication.reload import ChangeTools
 from millstream.server.replication.replacement import DataReplacement, ReceivedFiles
-from millstream.storage.dump.base_making import shown_key
+from millstream.storage.dump.base_making import keys_of
 from millstream.storage.files.manifest import base_name
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
 log = logging.getLogger("millstream.replication")
+
+_COMPARED = 500  # streams in one turn
 
 
 class LessDataError(DataError):
@@ -155,31 +158,46 @@ class RedisReplacement(DataReplacement):
 
     def _decide(self) -> None:
         self._is_converting = False
-        reason = "" if self._may_lose else self._what_is_less()
-        if reason:
-            self._fail(LessDataError(reason))
+        here = sum(map(len, self._keyspace.databases))
+        if self._may_lose:
+            self._accept()
+        elif here and not self.converted.keys:
+            self._fail(LessDataError(f"the source has no keys, and this server has {here}"))
+        else:
+            self._compare_some(iter(self.converted.added.items()))
+
+    def _compare_some(self, left: Iterator[tuple[tuple[int, str], int]]) -> None:
+        """Compare streams of the new data with those here, one slice after the other."""
+        if self._is_over:
             return
+        some = list(islice(left, _COMPARED))
+        for (number, name), theirs in some:
+            ours = self._entries_added(number, name)
+            if theirs < ours:
+                self._fail(
+                    LessDataError(
+                        f'the source has added {theirs} entries to the stream "{name}" of database'
+                        f" {number}, and this server has {ours}"
+                    )
+                )
+                return
+        if some:
+            self._machine.scheduler.call_soon(self._compare_some, left)
+        else:
+            self._accept()
+
+    def _entries_added(self, number: int, name: str) -> int:
+        """Of the stream here with this name; 0 if there is none."""
+        for key in keys_of(name):
+            value = self._keyspace.databases[number].table.get(key)
+            if isinstance(value, Stream):
+                return int(value.entries_added)
+        return 0
+
+    def _accept(self) -> None:
         for name, count in self.converted.left_out.items():
             log.warning("the full sync leaves out %s of the type %s", counted(count, "key"), name)
         self._submit(self._finish, self._written)
-
-    def _what_is_less(self) -> str:
-        """The difference that shows that the source has lost data; "" if there is none."""
-        here = sum(map(len, self._keyspace.databases))
-        if here and not self.converted.keys:
-            return f"the source has no keys, and this server has {here}"
-        added = self.converted.added
-        for database in self._keyspace.databases:
-            for key, value in database.table.items():
-                if not isinstance(value, Stream):
-                    continue
-                theirs = added.get((database.index, shown_key(key)))
-                if theirs is not None and theirs < value.entries_added:
-                    return (
-                        f'the source has added {theirs} entries to the stream "{shown_key(key)}" of'
-                        f" database {database.index}, and this server has {value.entries_added}"
-                    )
-        return ""
 
     def _removes_data(self) -> bool:
         """True if there is data here that no Redis has sent."""

@@ -6,6 +6,7 @@ The base is whole or useless: it gets its footer in `finish`. The caller publish
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -33,6 +34,7 @@ NAMES_MAX = 5  # of the keys that were left out, for each type
 # In the global map of a base: its consumers have the times of the import.
 WITHOUT_CONSUMER_TIMES = "without_consumer_times"
 _BATCH_BYTES = 64 << 10
+_ESCAPE = re.compile(rb"\\(?:\\|x([0-9a-f]{2}))")  # in a key of a report
 
 
 class ImportFailure(DataError):
@@ -405,6 +407,17 @@ def shown_key(key: bytes) -> str:
     except UnicodeDecodeError:
         doubled = key.replace(b"\\", b"\\\\")
         return doubled.decode("utf-8", "backslashreplace")
+
+
+def keys_of(text: str) -> list[bytes]:
+    """The keys that a report shows as this text: one or two."""
+    key = text.encode()
+    unescaped = _ESCAPE.sub(_unescape, key)
+    return [one for one in dict.fromkeys((key, unescaped)) if shown_key(one) == text]
+
+
+def _unescape(found: re.Match[bytes]) -> bytes:
+    return b"\\" if found[1] is None else bytes.fromhex(found[1].decode())
 
 
 def _shown(head: KeyHead) -> str:

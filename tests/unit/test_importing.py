@@ -25,7 +25,13 @@ from millstream.commands.runtime.effects import apply_effects
 from millstream.server.durability.directory_loader import Loader, LoadReport
 from millstream.storage.blocks.block import Block
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
-from millstream.storage.dump.base_making import BaseMaker, ImportFailure, Wanted
+from millstream.storage.dump.base_making import (
+    BaseMaker,
+    ImportFailure,
+    Wanted,
+    keys_of,
+    shown_key,
+)
 from millstream.storage.dump.digests import entry_form, new_digest
 from millstream.storage.dump.rdb_bytes import crc64
 from millstream.storage.dump.rdb_file import RdbFile
@@ -441,3 +447,12 @@ def test_a_file_may_have_any_bytes(data: st.DataObject) -> None:
         for number, name in made.keys:
             if name in made.keyspace.databases[number].table:
                 assert made.findings.totals.streams + made.findings.totals.strings == len(made.keys)
+
+
+@pytest.mark.parametrize(
+    "key", [b"a", "\u00e9".encode(), b"a\\b", b"\xff", b"a\\\xff", b"\\xff", b"\xe9\\x41\\\\", b""]
+)
+def test_a_key_can_be_found_by_its_name_in_a_report(key: bytes) -> None:
+    found = keys_of(shown_key(key))
+    assert key in found
+    assert all(shown_key(one) == shown_key(key) for one in found)

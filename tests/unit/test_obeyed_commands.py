@@ -135,3 +135,15 @@ def test_bytes_that_are_no_request_are_refused(data: bytes) -> None:
     reader.feed(data)
     with pytest.raises(ValueError, match=r"request|Protocol error"):
         reader.next()
+
+
+def test_what_refuses_writes_of_clients_is_not_forgotten() -> None:
+    server = InProcessServer()
+    context: Any = server.executor.context
+    server.executor.recheck_limits()
+    one = Obeyed(context, server.keyspace, Told(lambda *words: None, lambda: None))
+    context.write_error, context.memory_error = "MISCONF x", "OOM x"
+    with one.running():
+        play(one, "SET k v")
+    assert (context.write_error, context.memory_error) == ("MISCONF x", "OOM x")
+    assert server.keyspace.databases[0].get(b"k") == b"v"

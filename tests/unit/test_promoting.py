@@ -11,7 +11,7 @@ import redis
 from millstream.cli_error import CliError
 from millstream.server.moving.live_following import Pair
 from millstream.server.moving.promoting import Promotion
-from millstream.tools.tool_connection import ToolError, Unreachable
+from millstream.tools.tool_connection import ToolConnection, ToolError, Unreachable
 
 LOST = Unreachable("lost")
 Fault = Exception | Callable[[], Any]
@@ -220,3 +220,26 @@ def test_forbidden_directives_leave_a_pause(two: Two) -> None:
     assert "To undo that: CLIENT UNPAUSE" in "\n".join(promote(two))
     assert two.source.is_paused
     assert "CLIENT KILL TYPE normal SKIPME yes" in two.source.requests
+
+
+@pytest.mark.parametrize("url", ["redis://old:1", "redis://mover:own@old:1"])
+def test_the_follower_gets_the_password_of_the_source(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the URL, or else of REDISCLI_AUTH."""
+    requests: list[tuple[Any, ...]] = []
+
+    def call(connection: ToolConnection, *words: Any) -> bytes:
+        requests.append((connection.name, *words))
+        return b""
+
+    monkeypatch.setenv("REDISCLI_AUTH", "shared")
+    monkeypatch.setattr(ToolConnection, "_connect", lambda connection: None)
+    monkeypatch.setattr(ToolConnection, "call", call)
+    assert Pair(url, "redis://new:2").begin()
+    user, password = ("mover", "own") if "own" in url else ("", "shared")
+    assert requests[1:] == [
+        ("redis://new:2", "CONFIG", "SET", "masterauth", password),
+        ("redis://new:2", "CONFIG", "SET", "masteruser", user),
+        ("redis://new:2", "REPLICAOF", "old", 1),
+    ]

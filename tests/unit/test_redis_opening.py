@@ -56,6 +56,7 @@ def test_a_full_sync_is_read_in_pieces_of_any_size(piece_bytes: int) -> None:
     "data",
     [
         b"+OK\r\n",
+        b"  \t\r\n",
         b"+FULLRESYNC %s\r\n" % ID.encode(),
         b"+FULLRESYNC %s 1 2 3 4\r\n" % ID.encode(),
         b"+FULLRESYNC %s -1\r\n" % ID.encode(),

@@ -218,6 +218,7 @@ class FakeSource:
         self.port = int(self._listener.getsockname()[1])
         self.syncs = 0
         self.acknowledged = b""
+        self.questions = 0  # requests for an acknowledgement, each sent after the last answer
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
@@ -240,6 +241,9 @@ class FakeSource:
                     replica.sendall(b"\n$%d\r\n" % len(self._rdb) + self._rdb + self._stream)
                 elif b"FACK" in data or b"ACK" in data:
                     self.acknowledged = data
+                    if self.questions:
+                        self.questions -= 1
+                        replica.sendall(encode_command(["REPLCONF", "GETACK", "*"]))
                 elif b"databases" in data:
                     replica.sendall(b"-ERR Unrecognized REPLCONF option: databases\r\n")
                 elif b"INFO" in data:
@@ -321,7 +325,7 @@ def test_what_cannot_run_is_counted_or_dropped(follower: Server) -> None:
 
 
 def test_a_conversion_that_is_given_up_leaves_nothing(follower: Server) -> None:
-    """Neither files nor descriptors, whatever the moment."""
+    """Neither files nor descriptors. The next link answers each request for an acknowledgement."""
     fake = FakeSource("SELECT 0")
 
     def has_base() -> bool:
@@ -342,6 +346,10 @@ def test_a_conversion_that_is_given_up_leaves_nothing(follower: Server) -> None:
                 wait_until(lambda: not has_base(), what="the end of the file")
                 wait_until(lambda: descriptors() == before, what="the end of the descriptors")
             assert ours.call("DBSIZE") == 0
+            follow(ours, fake.port)
+            wait_until(lambda: ours.info("replication")["master_link_status"] == "up")
+            fake.questions = 30  # without a write that would have to be stored
+            wait_until(lambda: fake.questions == 0, what="answers before the next second")
     finally:
         fake.close()
 
