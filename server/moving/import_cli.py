@@ -48,7 +48,8 @@ _CODES = (
     "SOURCE is a file of Redis or Valkey (dump.rdb, appendonly.aof), a directory of AOF files "
     "(appendonlydir), - for standard input, or the URL of a running "
     "server: redis://, rediss:// or unix://. "
-    "Exit codes: 0 done; 1 failed, nothing was written; 2 wrong usage."
+    "Exit codes: 0 done; 1 failed, no directory was made, and keys that --to has copied stay; "
+    "2 wrong usage."
 )
 
 
@@ -116,9 +117,14 @@ def by_number(
 @click.option("--replace", is_flag=True, help="With --to: replace keys that exist.")
 @click.option(
     "--changed", is_flag=True,
-    help="With --to: only streams that differ, and all strings; name the keys that are gone.",
+    help="With --to: only streams and expiries that differ, and all strings; name the keys that are"
+    " gone.",
 )  # fmt: skip
-@click.option("--delete", is_flag=True, help="With --changed: delete the keys that are gone.")
+@click.option(
+    "--delete",
+    is_flag=True,
+    help="With --changed: delete the keys that are gone, in copied databases.",
+)
 @click.option("--key", "patterns", multiple=True, metavar="PATTERN", help="Only these keys.")
 @click.option(
     "--db", "databases", multiple=True, type=Databases(), callback=by_number,
