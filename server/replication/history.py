@@ -119,6 +119,7 @@ class Histories:
     def forget(self) -> None:
         """The data has changed without a frame: no number identifies it any more."""
         self.keyspace.histories = ()
+        self.keyspace.source = None
 
     def require_line(self) -> None:
         """A position has to be in a line of history, also before the first change."""

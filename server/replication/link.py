@@ -271,9 +271,9 @@ class Link:
             return
         if self.redis is not None and not self.redis.may_ask:
             return
-        knows = self.receiver.trust is Trust.KNOWN and bool(self.histories.lines)
+        is_known = self.receiver.trust is Trust.KNOWN
         self.heard_ms = self._steady_ms()
-        opening = self.connector.opening(knows)._replace(takeover=self._takeover)
+        opening = self.connector.opening(is_known)._replace(takeover=self._takeover)
         self._connection = self.connector.new(self, opening)
         self.connector.show(self._connection, self.address, self.heard_ms)
         self.state = State.CONNECTING

@@ -181,9 +181,11 @@ class Connector:
     port: Callable[[], int]
     next_client_id: Callable[[], int]
 
-    def opening(self, knows: bool = True) -> Opening:
-        """This server's description of itself; with `knows`, of its frames."""
+    def opening(self, is_known: bool = True) -> Opening:
+        """This server's description of itself. `is_known`: a position identifies the data here, in
+        lines of history or in the stream of a Redis."""
         config = self.config
+        has_lines = is_known and bool(self.keyspace.histories)
         return Opening(
             user=config.masteruser,
             password=config.masterauth,
@@ -193,9 +195,9 @@ class Connector:
             announced_ip=config.replica_announce_ip,
             version=__version__,
             databases=len(self.keyspace.databases),
-            histories=self.keyspace.histories if knows else (),
-            next_seq=self.persistence.commits.last_seq + 1 if knows else 1,
-            source=self.keyspace.source if knows else None,
+            histories=self.keyspace.histories if has_lines else (),
+            next_seq=self.persistence.commits.last_seq + 1 if has_lines else 1,
+            source=self.keyspace.source if is_known else None,
         )
 
     def new(self, owner: Owner, opening: Opening) -> LinkConnection:

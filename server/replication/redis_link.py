@@ -130,9 +130,13 @@ class RedisLink:
 
     def _begin_line(self) -> None:
         """The frames that are made of the source's commands are a line of history of this server,
-        unless it has begun one already."""
+        unless it has begun one already. Without a journal there is none, but the position is kept.
+        """
+        keyspace = self._receiver.keyspace
+        source = keyspace.source
         if not self._histories.newest or self._histories.newest != self._histories.own_line:
             self._histories.begin()
+        keyspace.source = source
 
     def full_sync_ended(self, error: Exception | None) -> None:
         link = self._link

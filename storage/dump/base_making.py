@@ -56,6 +56,11 @@ class Wanted:
     salvage: bool = False
     databases_count: int = DATABASES_MAX
 
+    @property
+    def is_everything(self) -> bool:
+        """True if no key that has a place here is left out or moved."""
+        return not self.patterns and self.databases is None and self.strings
+
 
 @dataclass
 class LeftOut:
@@ -140,6 +145,7 @@ class BaseMaker:
         self._known = SeenKeys()
         self._has_consumer_times = True
         self._source: Source | None = None
+        self._sources = 0
 
     @property
     def incarnation(self) -> int:
@@ -150,6 +156,7 @@ class BaseMaker:
 
     def add_file(self, file: RdbFile, name: str) -> None:
         """Add the keys of a file. ImportFailure when it is damaged, or has what is not wanted."""
+        self._sources += 1
         file.tell_passed = self.leave_out
         try:
             file.begin()
@@ -170,11 +177,11 @@ class BaseMaker:
 
     def _note_source(self, file: RdbFile) -> None:
         facts = file.facts
-        if b"repl-id" in facts:
+        if facts.keys() >= {b"repl-id", b"repl-offset", b"repl-stream-db"}:
             self._source = Source(
                 facts[b"repl-id"].decode("ascii", "replace"),
-                _number(facts.get(b"repl-offset", b"0")),
-                _number(facts.get(b"repl-stream-db", b"-1")),
+                _number(facts[b"repl-offset"]),
+                _number(facts[b"repl-stream-db"]),
             )
 
     def _lose(self, sentence: str, rest: str) -> None:
@@ -218,6 +225,7 @@ class BaseMaker:
 
     def add_replayed(self, replayed: Replayed, name: str) -> None:
         """Add the keys of an AOF that was replayed; `name` is that of its source."""
+        self._sources += 1
         for head, value in replayed.values():
             self.add_value(head, value, name)
         for head, passed in replayed.others():
@@ -389,7 +397,9 @@ class BaseMaker:
         """Write the end of the base."""
         self._end_batch()
         meta: dict[str, Any] = {"incarnation": self._incarnation, "steady_ms": self._now_ms}
-        if self._source is not None:
+        # The commands after a position fit all of its data, and nothing else.
+        is_whole = self._wanted.is_everything and not self.findings.lost
+        if self._source is not None and self._sources == 1 and is_whole:
             meta["source"] = self._source._asdict()
         if not self._has_consumer_times:
             meta[WITHOUT_CONSUMER_TIMES] = True

@@ -209,6 +209,14 @@ def test_a_backup_of_a_primary_keeps_its_position() -> None:
     meta = SnapshotReader(made.disk.read(base_name(1))).summary.global_meta
     assert meta["source"] == {"replid": "a" * 40, "offset": 1234, "database": 2}
     assert StoredKeyspace(made.keyspace).global_meta()["source"] == meta["source"]
+    # The commands after it fit no data that is less, or more, than that of the file.
+    for wanted, files in (
+        (Wanted(patterns=(b"*",)), 1), (Wanted(databases={0: 1}), 1), (Wanted(strings=False), 1),
+        (Wanted(), 2),
+    ):  # fmt: skip
+        rdb = file(*(rdb_files.aux(*fact) for fact in facts))
+        part = Converted(*[rdb] * files, wanted=wanted)
+        assert "source" not in StoredKeyspace(part.keyspace).global_meta()
     made.keyspace.begin_again()
     assert "source" not in StoredKeyspace(made.keyspace).global_meta()
 

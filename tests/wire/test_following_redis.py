@@ -180,6 +180,36 @@ def test_each_command_is_applied_once_over_cuts_and_kills(source: Server, follow
         proxy.close()
 
 
+def test_an_import_is_continued_by_the_commands_after_it(
+    source: Server, new_server: Callable[..., Server]
+) -> None:
+    """Also after a cut when there is no journal."""
+    server = new_server("imported")
+    with source.client() as theirs:
+        theirs.call("XADD", "s", "1-1", "a", "b")
+        done = run("import", url_of(source), "--dir", str(server.directory))
+        assert done.returncode == 0, done.stderr
+        theirs.call("XADD", "s", "2-1", "a", "b")
+        theirs.call("CONFIG", "RESETSTAT")
+        server.start()
+        with server.client() as ours:
+            follow(ours, source.port)
+            wait_until(lambda: is_even(ours, theirs), what="the commands after the import")
+            ours.call("CONFIG", "SET", "appendonly", "no")
+            for _ in range(2):
+                theirs.call("CLIENT", "KILL", "TYPE", "replica")
+                theirs.call("XADD", "s", "*", "a", "b")
+                wait_until(lambda: is_even(ours, theirs), what="the commands after a cut")
+            assert ours.call("XLEN", "s") == 4
+            assert theirs.info("stats")["sync_full"] == "0"
+            # What this server writes itself, no source knows.
+            ours.call("REPLICAOF", "NO", "ONE")
+            ours.call("XADD", "s", "*", "own", "entry")
+            follow(ours, source.port)
+            wait_until(lambda: is_even(ours, theirs), what="a full sync")
+            assert ours.call("XLEN", "s") == 4
+
+
 def test_a_restarted_redis_with_less_data_replaces_nothing(
     source: Server, follower: Server
 ) -> None:
