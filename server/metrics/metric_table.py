@@ -200,6 +200,13 @@ INFO_ROWS = (
     InfoRow("replication", "master_sync_last_io_seconds_ago",
             "redis_master_sync_last_io_seconds_ago"),
     InfoRow("replication", "replica_announced", "redis_replica_announced"),
+    InfoRow("replication", "source_offset", "millstream_source_offset"),
+    InfoRow("replication", "source_spool_bytes", "millstream_source_spool_bytes"),
+    InfoRow("replication", "source_commands", "millstream_source_commands_total", COUNTER),
+    InfoRow("replication", "source_ignored", "millstream_source_ignored_total", COUNTER),
+    InfoRow("replication", "source_dropped_strings",
+            "millstream_source_dropped_strings_total", COUNTER),
+    InfoRow("replication", "source_full_syncs", "millstream_source_full_syncs_total", COUNTER),
     InfoRow("replication", "master_clock_offset_ms",
             "millstream_master_clock_offset_seconds", GAUGE, 1000),
     InfoRow("cpu", "used_cpu_sys", "redis_cpu_sys_seconds_total", COUNTER),
@@ -221,7 +228,8 @@ INFO_LEFT_OUT = {
         "redis_git_sha1 redis_git_dirty server arch_bits monotonic_clock python_version "
         "multiplexing_api gcc_version process_supervised executable config_file mem_allocator",
     "texts, whose effects have metrics of their own":
-        "paused_reason paused_actions repl_last_error superseded_by master_replid master_replid2",
+        "paused_reason paused_actions repl_last_error superseded_by master_replid master_replid2 "
+        "master_kind master_version source_replid source_ignored_names",
     "metrics with other names": "maxclients hold_age_ms repl_frame master_failover_state "
         "master_link_status master_last_io_seconds_ago master_sync_in_progress slave_repl_offset "
         "slave_read_repl_offset mem_total_replication_buffers loading_start_time",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millstream.errors import DataError
-from millstream.server.moving.converting import CANNOT_WRITE, Source, Task
 from millstream.server.replication.redis_conversion import Conversion, ConversionError, Converted
+
+if TYPE_CHECKING:
+    from millstream.server.moving.converting import Task
 
 _ENDED = "the conversion of the full sync was ended"
 
@@ -30,6 +31,11 @@ class SpoolConverter:
         self._signal = 0  # that has ended the process
 
     def convert(self, conversion: Conversion) -> Converted:
+        # Servers that follow no Redis do not load this.
+        import json
+
+        from millstream.server.moving.converting import CANNOT_WRITE, Source, Task
+
         limit = self._memory_bytes()
         task = Task(
             sources=[Source("the full sync", conversion.rdb, conversion.size_bytes)],

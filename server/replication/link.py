@@ -28,7 +28,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, StrEnum, auto
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.commands.runtime.effects import EffectError
 from millstream.server.durability.data_files import in_words
@@ -65,9 +65,11 @@ from millstream.server.replication.records import (
     parse_upstream,
 )
 from millstream.server.replication.redis_conversion import Converter
-from millstream.server.replication.redis_link import RedisLink
 from millstream.server.replication.redis_opening import SourceEvent
 from millstream.server.replication.upstream import Upstream
+
+if TYPE_CHECKING:
+    from millstream.server.replication.redis_link import RedisLink
 
 log = logging.getLogger("millstream.replication")
 
@@ -379,6 +381,9 @@ class Link:
     def _meet(self, event: IsRedis) -> None:
         """The primary is a Redis."""
         if self.redis is None:
+            # Servers that follow no Redis do not load this.
+            from millstream.server.replication.redis_link import RedisLink
+
             self.redis = RedisLink(
                 self, self.receiver, self.histories, self.totals, self.converter, self._steady_ms
             )

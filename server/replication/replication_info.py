@@ -7,7 +7,7 @@ every frame so far, the same on all servers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
@@ -21,9 +21,11 @@ from millstream.server.replication.handover import Handover
 from millstream.server.replication.history import NO_HISTORY, Histories
 from millstream.server.replication.link import Link, LinkTotals, Standing, State
 from millstream.server.replication.promotion import Promotion
-from millstream.server.replication.redis_link import RedisLink
 from millstream.server.replication.replacement import DataReplacement
 from millstream.server.replication.write_refusals import Restrictions
+
+if TYPE_CHECKING:
+    from millstream.server.replication.redis_link import RedisLink
 
 _FRAMES = Lines(
     "master_failover_state:%s",

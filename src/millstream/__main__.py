@@ -57,11 +57,11 @@ COMMANDS = {
     ),
     "cluster": Subcommand(
         "millstream.server.cluster.cluster_cli:cluster",
-        "Show the nodes of one machine, or copy their data for another number.",
+        "Look at a cluster, or copy its data for another number of nodes.",
     ),
     "import": Subcommand(
         "millstream.server.moving.import_cli:import_",
-        "Make a data directory from the files of a Redis or Valkey.",
+        "Make a data directory from files of a Redis or Valkey, or from a running one.",
     ),
     "compare": Subcommand(
         "millstream.server.moving.compare_cli:compare",

@@ -233,7 +233,7 @@ def test_a_rewrite_that_ends_at_any_step_of_a_rewind() -> None:
         for _ in range(step):
             node.step()
         had = node.persistence.commits.last_seq
-        Rewinding(node.replication.receiver._tools, had - fleet.lost, errors.append)
+        Rewinding(node.replication.receiver.tools, had - fleet.lost, errors.append)
         for _ in range(3):
             fleet._run()
             fleet._advance(10)

@@ -123,6 +123,8 @@ NOT_AT_START = {
     # Of the server: what only a command, a signal or a directive needs.
     "millstream.server.config.config_rewrite",
     "millstream.server.metrics",
+    "millstream.server.moving.converting",
+    "millstream.server.replication.redis_following",
     "millstream.server.repair",
     "millstream.storage.files.damaged_base",
     "millstream.storage.files.recovery",

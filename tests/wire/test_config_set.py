@@ -127,6 +127,19 @@ def events_of_key(live: Live) -> Reply:
         return as_list(received)[-1]
 
 
+def entries_read_of_one_key(live: Live) -> Reply:
+    """The number that a group with an ORDER reads, of four: one is delivered, the rest parked."""
+    live.call("DEL ordered")
+    live.call("TGROUP ordered g START 0 TIMEOUT 60000 ORDER FIELD f")
+    for _ in range(4):
+        live.call("XADD ordered * f a")
+    for _ in range(2):
+        live.call("XREADGROUP GROUP g c COUNT 9 STREAMS ordered >")
+    group = as_list(as_list(live.call("XINFO GROUPS ordered"))[0])
+    live.call("DEL ordered")
+    return group[group.index(b"entries-read") + 1]
+
+
 def journal_mode(live: Live) -> str:
     journal = live.server.persistence.commits.journal
     return "" if journal is None else journal.mode
@@ -167,6 +180,7 @@ EFFECTS: dict[str, tuple[str, Callable[[Live], object], object]] = {
     "stream-writers-max": ("12", of_keyspace("writers_max"), 12),
     "stream-scheduled-max": ("13", of_keyspace("scheduled_max"), 13),
     "stream-scheduled-max-bytes": ("14", of_keyspace("scheduled_max_bytes"), 14),
+    "group-parked-max": ("2", entries_read_of_one_key, 3),
     "loglevel": ("warning", lambda live: LOGGER.level, logging.WARNING),
     "log-format": ("json", lambda live: type(LOGGER.handlers[0].formatter), JsonFormat),
     "slowlog-log-slower-than": ("0", pings_in_slowlog, True),
