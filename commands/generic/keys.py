@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from millstream.commands.engine.evicting import record_passes
 from millstream.commands.generic.value_effects import DEL
 from millstream.commands.runtime.arguments import Args, parse_integer
 from millstream.commands.runtime.context import Context
@@ -340,8 +341,10 @@ def copy(ctx: Context, args: Args) -> object:
     old = to.get(new_key)
     if old is not None and not replace:
         return 0
-    is_stream = isinstance(value, Stream)
-    incarnation = ctx.keyspace.next_incarnation(ctx.steady_ms) if is_stream else 0
+    incarnation = 0
+    if isinstance(value, Stream):
+        record_passes(ctx, key, value)  # the copy continues after them
+        incarnation = ctx.keyspace.next_incarnation(ctx.steady_ms)
     to.set(new_key, duplicate(value, incarnation, ctx.steady_ms))
     # The old value is removed first, so this always is a new key.
     ctx.notify(b"new", new_key, to.index)
