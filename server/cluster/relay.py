@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -34,18 +35,20 @@ class Peer:
         self._loop = loop
         self._socket: socket.socket | None = None
         self._waiting = bytearray()
+        self._sizes: deque[int] = deque()  # of the frames that wait
+        self._begun_bytes = 0  # of the first of them: they are sent
 
     def send(self, frame: bytes) -> None:
         """Send a frame as a whole, or drop it."""
-        if len(self._waiting) + len(frame) > WAITING_MAX_BYTES or not self._is_connected():
+        if not self._is_connected() or len(self._waiting) + len(frame) > WAITING_MAX_BYTES:
             self.dropped += 1
             return
         self._waiting += frame
+        self._sizes.append(len(frame))
         self._flush()
 
     def _is_connected(self) -> bool:
         if self._socket is None:
-            self._waiting.clear()
             with contextlib.suppress(OSError):
                 self._socket = connected_socket(self._folder, NAME)
         return self._socket is not None
@@ -55,11 +58,10 @@ class Peer:
             return
         number = self._socket.fileno()
         try:
-            del self._waiting[: self._socket.send(self._waiting)]
+            self._note_sent(self._socket.send(self._waiting))
         except BlockingIOError:
             pass
         except OSError:  # the node has ended
-            self.dropped += 1
             self.close()
             return
         if self._waiting:
@@ -67,11 +69,22 @@ class Peer:
         else:
             self._loop.remove_writer(number)
 
+    def _note_sent(self, size_bytes: int) -> None:
+        del self._waiting[:size_bytes]
+        self._begun_bytes += size_bytes
+        while self._sizes and self._sizes[0] <= self._begun_bytes:
+            self._begun_bytes -= self._sizes.popleft()
+
     def close(self) -> None:
+        """End the connection. The frames that wait are dropped."""
         if self._socket is not None:
             self._loop.remove_writer(self._socket.fileno())
             self._socket.close()
             self._socket = None
+        self.dropped += len(self._sizes)
+        self._sizes.clear()
+        self._waiting.clear()
+        self._begun_bytes = 0
 
 
 class Relay:
