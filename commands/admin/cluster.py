@@ -75,9 +75,6 @@ class NodeView(Protocol):
     def owns(self, slot: int) -> bool:
         """True if this node serves the slot."""
 
-    def set_reading(self, session: Session, reads: bool) -> None:
-        """READONLY and READWRITE."""
-
 
 class ClusterHost(Protocol):
     @property
@@ -110,7 +107,7 @@ def readonly(ctx: Context[ClusterHost], args: Args) -> object:
 
     The reply is OK. The nodes of one machine have no replicas, so it changes nothing there.
     """
-    _node(ctx).set_reading(ctx.session, True)
+    _node(ctx)
     return OK
 
 
@@ -120,7 +117,7 @@ def readwrite(ctx: Context[ClusterHost], args: Args) -> object:
 
     The reply is OK.
     """
-    _node(ctx).set_reading(ctx.session, False)
+    _node(ctx)
     return OK
 
 

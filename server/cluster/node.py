@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from millstream.commands.admin.cluster import NodeRow
 from millstream.commands.runtime.context import Session
@@ -25,11 +24,6 @@ from millstream.storage.keyspace.keyspace import Keyspace
 LOCAL = "127.0.0.1"  # the address for clients of a Unix socket
 UNKNOWN_HOSTNAME = "?"  # as in Redis
 UNSERVED = "CLUSTERDOWN Hash slot not served"
-
-
-class Numbered(Protocol):
-    @property
-    def id(self) -> int: ...
 
 
 class ClusterNode:
@@ -56,7 +50,6 @@ class ClusterNode:
         self._is_loading = is_loading
         self.last_frame = last_frame
         self._states: dict[int, NodeState] = {}  # of the other nodes, by number
-        self._reading: set[int] = set()  # clients after READONLY
         self.relay: Relay | None = None  # while the server runs
 
     # Slots
@@ -86,19 +79,6 @@ class ClusterNode:
                     f"{self._config.dir} has keys {whose}, for example {key!r}. Copy a single "
                     "server's directory with `millstream cluster split`"
                 )
-
-    # Clients
-
-    def set_reading(self, session: Session, reads: bool) -> None:
-        """READONLY and READWRITE."""
-        if reads:
-            self._reading.add(session.id)
-        else:
-            self._reading.discard(session.id)
-
-    def forget(self, client: Numbered) -> None:
-        """A client has disconnected."""
-        self._reading.discard(client.id)
 
     # The other nodes
 
