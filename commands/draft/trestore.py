@@ -22,10 +22,11 @@ from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import EFFECT_BYTES, effect
 from millstream.commands.runtime.replies import OK, Again, Simple
 from millstream.commands.table.registry import command
-from millstream.errors import CommandError
+from millstream.errors import CommandError, shown
 from millstream.storage.capture.ordering_snapshot import restore_ordering
 from millstream.storage.groups.group import Group
 from millstream.storage.groups.group_snapshot import load_group_in_steps
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.schedule import Schedule
 from millstream.storage.streams.schedule_snapshot import load_in_steps
@@ -166,6 +167,8 @@ def trestore(ctx: Context, args: Args) -> Simple | Again:
                 return _later(args, job)
         incarnation = ctx.keyspace.next_incarnation(ctx.steady_ms)
         made, meta = job.complete(ctx.db.get(source), incarnation), job.meta
+        if ctx.keyspace.clustered:
+            _check_dead_letters(key, meta)
     except ValueError as error:
         raise CommandError(f"{BAD_STATE}: {error}") from None
     ctx.effects.require_room(len(state) + len(source) + 2 * (len(key) + EFFECT_BYTES))
@@ -180,6 +183,18 @@ def trestore(ctx: Context, args: Args) -> Simple | Again:
     if old is not None:
         tell_overwritten(ctx, key, old, made)
     return OK
+
+
+def _check_dead_letters(key: bytes, meta: dict[str, Any]) -> None:
+    """Refuse groups whose dead letters would be in another slot than the stream, as TGROUP does."""
+    for group in meta["groups"]:
+        target = (group.get("rules") or {}).get("dead_letter")
+        if target and cluster_slot_of(target) != cluster_slot_of(key):
+            raise CommandError(
+                f"CROSSSLOT the dead letter stream '{shown(target)}' of group"
+                f" '{shown(group['name'])}' is in another slot than the stream '{shown(key)}':"
+                " give both names the same {tag}"
+            )
 
 
 def _later(args: Args, job: StateJob) -> Again:
