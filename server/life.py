@@ -308,8 +308,6 @@ class Server:
         self.clients.when_gone(self.backups.remove)
         self.oom_score = OomScore(config, lambda: self.replication.is_replica)
         self.clients.when_gone(self.replication.client_gone)
-        if self.cluster is not None:
-            self.clients.when_gone(self.cluster.forget)
         self.shutdown = Shutdown(
             self.config, self.persistence, self.executor, self.clients, self.replication, self.loop
         )
@@ -447,6 +445,7 @@ class Server:
         self._continue_clock()
         if self.cluster is not None:
             self.cluster.check_keys(self.keyspace)
+            self.persistence.files.adopt()
             self.cluster.start(self.pubsub.publish, self.loop)
         switch_journal(self)
         self.executor.end_loading()  # timers of loaded groups run without any client

@@ -48,6 +48,7 @@ class DataFiles:
         self.directory = b""  # the ID for every new file
         self.unfinished: set[str] = set()  # written besides a snapshot: a base that is received
         self.node = ""  # the ID of this server as a node of a cluster
+        self._is_adopted = True  # False while it is unknown if the data is that of this node
         self.primary = ""  # the server that has accepted this one as its replica
         self._primary_failed = False
         self._perhaps_named: set[str] = set()  # by a manifest whose replacement failed
@@ -68,19 +69,32 @@ class DataFiles:
         report.base, report.journals = manifest.base, manifest.journals
 
     def _check_node(self, manifest: Manifest) -> None:
-        """DataError if this is the data of another node, or of a server that is none."""
-        if manifest.node == self.node:
+        """DataError if this is the data of another node. A backup or a repaired manifest may have
+        no ID: `adopt` follows, after a check of the keys."""
+        self._is_adopted = manifest.node == self.node
+        if self._is_adopted or not manifest.node:
             return
         if not self.node:
             raise DataError(
                 f"this is the data of a node of a cluster ({manifest.node}): start all nodes with"
                 " `millstream serve --shards`, and --dir with the directory above"
             )
-        whose = f"of the node {manifest.node}" if manifest.node else "of a server that is no node"
         raise DataError(
-            f"{NAME} is that {whose}, but cluster.json expects {self.node}: put the directories"
-            " back as they were, or copy them with `millstream cluster split`"
+            f"{NAME} is that of the node {manifest.node}, but cluster.json expects {self.node}: put"
+            " the directories back as they were, or copy them with `millstream cluster split`"
         )
+
+    def adopt(self) -> None:
+        """Write the ID of the node into the manifest, if it has none: the data is that of this
+        node. DataError if it cannot be written."""
+        if self._is_adopted:
+            return
+        self._is_adopted = True
+        try:
+            self.publish(self.manifest._replace(next_number=self.next_number))
+        except OSError as error:
+            raise unreadable(error) from error
+        log.info("the data of this directory is now that of the node %s", self.node)
 
     def remove_leftovers(self, report: LoadReport) -> Iterator[None]:
         """Remove unfinished files, in slices: large files may have to be read."""
@@ -221,8 +235,9 @@ class DataFiles:
         self._settle()
         before = self.manifest
         since = before.since if before.directory else before.next_number
+        node = self.node if self._is_adopted else ""
         manifest = manifest._replace(
-            directory=self.directory, since=since, primary=self.primary, node=self.node
+            directory=self.directory, since=since, primary=self.primary, node=node
         )
         write_manifest(self.disk, manifest)
         if renames:

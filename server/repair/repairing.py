@@ -90,7 +90,8 @@ class _Repair:
         number = next_number(self._disk, manifest)
         directory = manifest.directory or self._disk.random(ID_SIZE)
         since = 0 if manifest.directory else manifest.next_number
-        made = Manifest(base_name(number), (journal_name(number),), number + 1, directory, since)
+        files = base_name(number), (journal_name(number),)
+        made = Manifest(*files, number + 1, directory, since, node=manifest.node)
         try:
             self._write(made, salvage)
             write_manifest(self._disk, made)

@@ -5,19 +5,25 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]
 import pytest
+from tests.support.fakedisk import FakeDisk
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.resp import Error, Map, Null, Simple, encode_command
 
 from millstream.commands.table.keyspecs import key_positions
 from millstream.commands.table.registry import COMMANDS
-from millstream.errors import StartError
+from millstream.errors import DataError, StartError
 from millstream.server.cluster.node import ClusterNode
 from millstream.server.cluster.slot_map import new_map
 from millstream.server.cluster.states import NodeState
 from millstream.server.config.directives import Config
+from millstream.server.durability.data_files import DataFiles
+from millstream.server.durability.directory_loader import LoadReport
+from millstream.storage.files.manifest import read_manifest
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.streams.stream_snapshot import dump_stream
 
 PORT = 7000
 MAP = new_map(3)
@@ -294,6 +300,41 @@ def test_a_foreign_key_on_the_disk_is_noticed() -> None:
     keyspace.databases[3].set(MINE.encode(), b"v")
     with pytest.raises(StartError, match="keys of database 3"):
         node.check_keys(keyspace)
+
+
+def test_data_without_the_id_of_a_node_is_adopted_once() -> None:
+    disk = FakeDisk()
+    single = DataFiles(disk)
+    single.open(LoadReport())
+    files = DataFiles(disk)
+    files.node = "a" * 40
+    files.open(LoadReport())
+    files.publish(files.manifest)  # before the keys are checked
+    assert read_manifest(disk).node == ""
+    files.adopt()
+    assert read_manifest(disk).node == "a" * 40
+    other = DataFiles(disk)
+    other.node = "b" * 40
+    with pytest.raises(DataError, match=f"that of the node {'a' * 40}, but cluster.json expects"):
+        other.open(LoadReport())
+
+
+def test_a_restored_stream_keeps_its_dead_letters_in_its_slot(node: Node) -> None:
+    client = node.player()
+    client.call(f"XADD {MINE} 1-0 f v")
+    client.call(f"TGROUP {MINE} g START 0 TIMEOUT 1000 MAXDELIVER 3 DEADLETTER {{{MINE}}}dead")
+    meta, _ = dump_stream(node.keyspace.databases[0].get(MINE.encode()))
+    source, restored = f"{{{MINE}}}1", f"{{{MINE}}}2"
+    client.call(f"XADD {source} 1-0 f v")
+    for target, slot in ((LASTS, "foreign"), (f"{{{MINE}}}dead", "own")):
+        meta["groups"][0]["rules"]["dead_letter"] = target.encode()
+        state = msgpack.packb(meta)
+        node.executor.feed(client, encode_command(["TRESTORE", source, restored, state]))
+        node.settle()
+        if slot == "foreign":
+            assert error(client.read()).startswith("CROSSSLOT the dead letter stream 'foo' of")
+        else:
+            assert client.read() == Simple("OK")
 
 
 # ---------------------------------------------------------------- what clients are told
