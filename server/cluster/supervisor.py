@@ -32,6 +32,7 @@ LONGEST_PAUSE_S = 30.0
 # A node that has served for this long is started again after the first pause.
 STABLE_S = 60.0
 BETWEEN_S = 1.0
+SILENT_S = 5.0  # a node that has sent no state for this long hangs
 LINE_BYTES = 64 << 20  # the rules of a user may be long
 
 Message = dict[str, Any]
@@ -47,10 +48,12 @@ class NodeProcess:
         self.number = number
         self._command = command
         self._take = take
-        self.health = LOADING
         self.frame = 0
         self.pong_ms = 0
         self.was_ready = False
+        self._health = LOADING
+        self._heard_s: float | None = None  # the time of the last state of this process
+        self._is_stop_due = False  # SIGTERM came before the process existed
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -58,11 +61,17 @@ class NodeProcess:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
+    @property
+    def health(self) -> str:
+        is_silent = self._heard_s is not None and time.monotonic() - self._heard_s > SILENT_S
+        return FAILED if is_silent else self._health
+
     def state(self) -> NodeState:
         return NodeState(self.health, self.pong_ms, self.frame)
 
     async def run(self) -> int:
         """Start the process and wait for its end; its exit code."""
+        self._is_stop_due = False
         ours, theirs = socket.socketpair()
         environment = {**os.environ, VARIABLE: str(theirs.fileno())}
         try:
@@ -79,6 +88,8 @@ class NodeProcess:
             raise
         finally:
             theirs.close()
+        if self._is_stop_due:
+            self.signal(signal.SIGTERM)
         reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=LINE_BYTES)
         try:
             while line := await reader.readline():
@@ -92,16 +103,17 @@ class NodeProcess:
         self._process = None
         self._writer.close()
         self._writer = None
-        self.health = FAILED
+        self._health, self._heard_s = FAILED, None
         self._take(self, {})
         return code
 
     def note(self, state: Message) -> bool:
         """Note the state that the node has sent; return whether its health has changed."""
-        before, self.health = self.health, str(state["health"])
+        before = self.health
+        self._health, self._heard_s = str(state["health"]), time.monotonic()
         self.frame, self.pong_ms = int(state["frame"]), time.time_ns() // 1_000_000
-        self.was_ready = self.was_ready or self.health == ONLINE
-        return self.health != before
+        self.was_ready = self.was_ready or self._health == ONLINE
+        return self._health != before
 
     def tell_state(self, message: bytes) -> None:
         """Send a line to the node, unless it is slow: the next one has the same and more."""
@@ -115,7 +127,9 @@ class NodeProcess:
 
     def signal(self, number: int) -> None:
         """Send the process a signal, if it runs."""
-        if self._process is not None:
+        if self._process is None:
+            self._is_stop_due = self._is_stop_due or number == signal.SIGTERM
+        else:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
@@ -184,7 +198,8 @@ class Supervisor:
                 LOGGER.error("node %04d cannot be started: %s", node.number, problem.strerror)
                 code = 1
             if self._stopping.is_set():
-                self._has_failed = self._has_failed or code != 0
+                # SIGTERM ends a node that is only just starting, before it can handle it.
+                self._has_failed = self._has_failed or code not in (0, -signal.SIGTERM)
                 return
             if not node.was_ready:
                 LOGGER.error("node %04d could not be started: all nodes are stopped", node.number)
@@ -210,17 +225,17 @@ class Supervisor:
             if node.note(message):
                 self._note_change()
         elif "loaded" in message:
-            self._tell_users()
+            self._tell_users(loaded=True)
         else:
             name, line = message["user"].encode("latin-1"), message["line"]
             encoded = None if line is None else line.encode("latin-1")
             if self._users.change(node.number, message["change"], name, encoded):
                 self._tell_users()
 
-    def _tell_users(self) -> None:
-        """The file of the users has changed: all nodes read it."""
+    def _tell_users(self, *, loaded: bool = False) -> None:
+        """The file of the users has changed: all nodes read it. `loaded`: because of ACL LOAD."""
         for node in self._nodes:
-            node.tell({"users": self._users.seen.get(node.number, 0)})
+            node.tell({"users": self._users.seen.get(node.number, 0), "loaded": loaded})
 
     def _note_change(self) -> None:
         """The health of a node has changed: tell the others at once."""

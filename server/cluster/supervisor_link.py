@@ -36,7 +36,7 @@ class UserTable(Protocol):
 class UserFile(Protocol):
     when_loaded: Callable[[], object]
 
-    def read_again(self) -> None:
+    def read_again(self, *, keeps_clients: bool) -> None:
         """Reads the aclfile. CommandError if it has errors."""
 
 
@@ -68,6 +68,7 @@ class SupervisorLink:
         self._unsent = b""
         self._is_ready = False
         self._changes = 0  # of users
+        self._is_loading_users = False  # another node had ACL LOAD
         self._timer: asyncio.TimerHandle | None = None
         end.setblocking(False)
         server.loop.add_reader(end.fileno(), self._receive)
@@ -149,6 +150,7 @@ class SupervisorLink:
     def _take(self, message: dict[str, Any]) -> None:
         node = self._server.cluster
         if "users" in message:
+            self._is_loading_users = self._is_loading_users or message["loaded"]
             self._read_users(int(message["users"]))
         elif node is not None:
             node.note_states(
@@ -160,9 +162,10 @@ class SupervisorLink:
         if seen != self._changes:
             return  # the supervisor tells again when it has written the later ones
         try:
-            self._server.user_store.read_again()
+            self._server.user_store.read_again(keeps_clients=not self._is_loading_users)
         except CommandError as problem:
             LOGGER.error("the users of the other nodes cannot be read: %s", problem.message)
+        self._is_loading_users = False
 
     def _end_of_supervisor(self) -> None:
         self._server.loop.remove_reader(self._end.fileno())

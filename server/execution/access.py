@@ -195,6 +195,24 @@ class Access:
                 self._assign(client, now)
         self._executor.admission.set_password_required(self.password_required)
 
+    def update(self, users: Iterable[User]) -> None:
+        """Give all users these rules, after changes by another node. Clients of changed users stay
+        connected, as after ACL SETUSER; those of removed users are disconnected."""
+        found = {user.name: user for user in users}
+        gone = [user for user in self.users if user.name not in found]
+        for user in gone:
+            if user is not self.users.default:
+                self.users.remove(user.name)
+                self._permissions.pop(user.name, None)
+                self._disconnect(self._clients_of(user))
+        for user in found.values():
+            known = self.users.get(user.name)
+            if known is None:
+                self.users.add(user)
+            elif known.line() != user.line():
+                known.take_over(user)
+                self.changed(known)
+
     def _clients_of(self, user: User) -> list[Any]:
         return [client for client in self._clients.values() if client.user is user]
 

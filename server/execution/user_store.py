@@ -62,10 +62,14 @@ class UserStore:
         self.read_again()
         self.when_loaded()
 
-    def read_again(self) -> None:
-        """Read the aclfile; a CommandError changes nothing."""
-        users = read_users(self._path(), self._access.users)
-        self._access.replace(with_default(users, self._config.requirepass))
+    def read_again(self, *, keeps_clients: bool = False) -> None:
+        """Read the aclfile; a CommandError changes nothing. `keeps_clients`: those of users whose
+        rules have changed stay connected."""
+        users = with_default(read_users(self._path(), self._access.users), self._config.requirepass)
+        if keeps_clients:
+            self._access.update(users)
+        else:
+            self._access.replace(users)
 
     def save(self) -> None:
         """ACL SAVE."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import struct
 import sys
 from pathlib import Path
 
@@ -14,10 +15,11 @@ import pytest
 from millstream.errors import StartError
 from millstream.server.cluster import supervisor as module
 from millstream.server.cluster.node_settings import check_directives, check_ports, directives_of
-from millstream.server.cluster.relay import Relay
+from millstream.server.cluster.relay import NAME as PEER
+from millstream.server.cluster.relay import Peer, Relay
 from millstream.server.cluster.shared_users import NAME, SharedUsers, open_users
 from millstream.server.cluster.supervisor import Supervisor
-from millstream.server.cluster.unix_sockets import ask_supervisor
+from millstream.server.cluster.unix_sockets import ask_supervisor, listening_socket
 from millstream.server.config.directives import Config
 from millstream.server.config.lines import Line
 
@@ -80,7 +82,12 @@ def test_nodes_are_restarted_told_and_stopped(
         assert found["nodes"]["2"] == {
             "health": "online", "port": 7002, "pid": second.pid, "frame": 7,
         }  # fmt: skip
-        await until(lambda: {"users": 1} in notes(tmp_path, 1))
+        await until(lambda: {"users": 1, "loaded": False} in notes(tmp_path, 1))
+        monkeypatch.setattr(module, "SILENT_S", 0)
+        assert second.state().health == "failed"  # it hangs
+        assert second.note({"health": "online", "frame": 8})
+        monkeypatch.setattr(module, "SILENT_S", 1000)
+        assert second.state().health == "online"
         os.kill(os.getpid(), signal.SIGTERM)
         return await task
 
@@ -102,6 +109,20 @@ def test_a_node_that_cannot_start_ends_the_start(
             return await supervise(tmp_path, monkeypatch).run()
 
     assert asyncio.run(run()) == 1
+
+
+def test_nodes_that_are_stopped_before_they_run_end_well(tmp_path: Path) -> None:
+    async def run() -> int:
+        sleeping = [sys.executable, "-c", "import time; time.sleep(1000)"]
+        one = Supervisor(Config(dir=tmp_path, port=7000), [sleeping], SharedUsers(tmp_path / NAME))
+        task = asyncio.create_task(one.run())
+        await asyncio.sleep(0)  # the supervisor begins
+        await until(lambda: len(asyncio.all_tasks()) > 2)  # the node is being started
+        one._stop(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            return await task
+
+    assert asyncio.run(run()) == 0
 
 
 # ---------------------------------------------------------------- users
@@ -217,6 +238,31 @@ def test_messages_reach_the_other_nodes_or_are_counted(tmp_path: Path) -> None:
         await until(lambda: (b"news", b"again") in found[1])
         again.close()
         relays[0].close()
+
+    asyncio.run(run())
+
+
+def test_messages_flow_again_after_a_slow_node_has_died(tmp_path: Path) -> None:
+    found: list[tuple[bytes, bytes]] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        slow = listening_socket(tmp_path, PEER)
+        peer = Peer(tmp_path, loop)
+        frame = b"v" * 500_000
+        sent = 0
+        while not peer.dropped:
+            peer.send(frame)
+            sent += 1
+        slow.close()
+        await until(lambda: peer.dropped == sent)  # none of them has arrived as a whole
+        (tmp_path / PEER).unlink()
+        again = Relay(tmp_path, [], lambda *words: found.append(words), loop)
+        peer.send(struct.pack("<II", 0, 1 << 19) + b"v" * (1 << 19))
+        await until(lambda: found)
+        again.close()
+        peer.close()
+        assert peer.dropped == sent
 
     asyncio.run(run())
 

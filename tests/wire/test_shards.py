@@ -15,13 +15,15 @@ import pytest
 from click.testing import CliRunner
 from redis.cluster import RedisCluster
 from tests.support.node import Program
-from tests.support.resp import Error, Simple
+from tests.support.resp import Error, Null, Simple
 from tests.support.server import PROGRAM
 from tests.support.shards import Shards, free_range
 from tests.support.waiting import wait_until
 
 from millstream.__main__ import main
 from millstream.server.cluster.slot_map import read_map
+from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.manifest import read_manifest, store_manifest
 
 KEYS = [f"k{number}" for number in range(60)]
 
@@ -116,10 +118,14 @@ def test_messages_reach_the_subscribers_of_all_nodes(shards: Shards) -> None:
 
 
 def test_users_are_those_of_all_nodes(shards: Shards) -> None:
-    with shards.node(1) as first, shards.node(3) as third:
+    with shards.node(1) as first, shards.node(2) as second, shards.node(3) as third:
         assert first.line("ACL SETUSER ann on >secret ~a* +get") == Simple("OK")
         line = wait_until(lambda: third.line("ACL GETUSER ann"), lambda found: bool(found), "ann")
         assert line == first.line("ACL GETUSER ann")
+        second.line("AUTH ann secret")
+        assert first.line("ACL SETUSER ann ~c*") == Simple("OK")
+        wait_until(lambda: third.line("ACL GETUSER ann"), lambda found: found != line, "the change")
+        wait_until(lambda: second.line("GET c"), lambda reply: reply is Null.BULK, "a read of c")
         assert third.line("ACL DELUSER ann") == 1
         wait_until(lambda: first.line("ACL USERS"), lambda names: names == [b"default"], "no ann")
     assert (shards.directory / "users.acl").stat().st_mode & 0o777 == 0o600
@@ -187,7 +193,12 @@ def test_nodes_end_with_the_supervisor_and_keep_their_data(tmp_path: Path) -> No
     assert "is a directory of 2 nodes" in refusal(
         "--dir", str(shards.directory), "--port", str(shards.port), "--shards", "4"
     )
+    disk = SystemDisk(shards.directory / "0001")
+    manifest = read_manifest(disk)
+    assert manifest is not None
+    store_manifest(disk, manifest._replace(node=""))  # as in a backup
     shards.start()
+    assert read_manifest(disk) == manifest
     with shards.node(1) as first, shards.node(2) as second:
         assert (first.line("GET bar"), second.line("GET foo")) == (b"1", b"2")
         assert isinstance(first.line("GET foo"), Error)
