@@ -14,15 +14,19 @@ from typing import Any, Generic, Protocol, TypeVar, cast, overload
 import msgpack  # type: ignore[import-untyped]
 
 from millstream.client.conversion import (
+    UNKNOWN,
     Anything,
     Kind,
+    ModelShape,
     Parts,
     Unfit,
     as_unfit,
+    dumped,
     inside,
     is_model,
+    json_text,
     kind_of,
-    scalar_of,
+    same,
     shown,
 )
 from millstream.client.errors import InvalidFields, MillstreamError
@@ -134,12 +138,7 @@ class Json(Whole[A]):
         super().__init__(kind, field)
 
     def _pack(self, plain: Any) -> str:
-        try:
-            text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-            text.encode()  # a lone surrogate has no UTF-8
-            return text
-        except (TypeError, ValueError) as error:
-            raise Unfit(f"cannot be written as JSON: {error}") from None
+        return json_text(plain)
 
     def _unpack(self, word: str | bytes) -> Any:
         try:
@@ -204,8 +203,7 @@ class DataclassFields(Generic[A]):
 
     @staticmethod
     def _json(kind: Kind) -> Any:
-        codec: Json[Any] = Json()
-        return lambda value: codec._pack(kind.write(value))
+        return lambda value: json_text(kind.write(value))
 
     def decode(self, record: Record[Any]) -> A:
         words = words_of(record)
@@ -224,40 +222,66 @@ class DataclassFields(Generic[A]):
 
 
 class ModelFields(Generic[A]):
-    """Each field of a pydantic model in a field of the entry, as for a dataclass."""
+    """Each field of a pydantic model in a field of the entry, by its serialization name, as for a
+    dataclass. Computed fields are not written."""
 
     def __init__(self, made: type[A]) -> None:
+        if getattr(made, "__pydantic_root_model__", False):
+            raise ValueError(
+                f"{made.__name__} is a RootModel, which has no fields: use the codec "
+                f"Json({made.__name__})"
+            )
         self._made = cast("Any", made)
-        fields: dict[str, Any] = self._made.model_fields
-        self._is_text = {
-            info.alias or name: scalar_of(info.annotation) is not None
-            for name, info in fields.items()
-        }
+        self._shape = ModelShape(made)
 
     def encode(self, value: A) -> Words:
         made: Any = value
         if not isinstance(value, self._made):
             raise Unfit(f"must be of {self._made.__name__}, not {shown(value)}")
-        codec: Json[Any] = Json()
+        parts, extra = self._shape.parts, made.model_extra or {}
         found: dict[str, str | bytes] = {}
-        for name, plain in made.model_dump(mode="json", by_alias=True).items():
-            if not self._is_text.get(name, False):
-                found[name] = codec._pack(plain)
-            elif plain is not None:
-                found[name] = plain if isinstance(plain, str) else codec._pack(plain)
+        for name, plain in dumped(made).items():
+            part = parts.get(name)
+            if part is not None:
+                if plain is not None or not part.leaves_none_out:
+                    found[name] = inside(name, part.to_word, plain)
+            elif name in extra:
+                found[name] = inside(name, json_text, plain)
+            elif type(value) is self._made:
+                raise Unfit(f"is not a field of {self._made.__name__}", (name,))
+        if extra and not same(dict(self._validated(found).model_extra or {}), dict(extra)):
+            raise Unfit("has unknown fields with values that JSON does not keep")
         return found
 
     def decode(self, record: Record[Any]) -> A:
-        values: dict[str, Any] = {}
-        for name, word in words_of(record).items():
-            text = word if isinstance(word, str) else word.decode("utf-8", "surrogateescape")
-            is_text = self._is_text.get(name, True)
-            values[name] = text if is_text else inside(name, Json()._unpack, text)
-        try:
-            made: A = self._made.model_validate(values)
-        except Exception as error:
-            raise as_unfit(error) from error
+        made: A = self._validated(words_of(record))
         return made
+
+    def _validated(self, words: Words) -> Any:
+        found: dict[str, str] = {}
+        names: dict[str, str] = {}
+        for name, word in words.items():
+            part = self._shape.by_name.get(name)
+            if part is None and not self._shape.keeps_unknown:
+                continue
+            key = name if part is None else part.key
+            if key in found and part is not None and name != part.written:
+                continue
+            names[key] = name
+            found[key] = inside(name, UNKNOWN.to_json if part is None else part.to_json, word)
+        for part in self._shape.parts.values():
+            if part.none_if_missing:
+                found.setdefault(part.key, "null")
+        # As JSON: a strict model takes a time or a UUID as text from JSON alone.
+        text = ",".join(f"{json.dumps(key)}:{plain}" for key, plain in found.items())
+        more = {"by_alias": True, "by_name": True} if self._shape.needs_names else {}
+        try:
+            return self._made.model_validate_json("{" + text + "}", **more)
+        except Exception as error:
+            unfit = as_unfit(error)
+            if unfit.path:
+                unfit.path = (names.get(unfit.path[0], unfit.path[0]), *unfit.path[1:])
+            raise unfit from error
 
 
 def codec_of(kind: type[A] | Codec[A]) -> Codec[A]:

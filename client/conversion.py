@@ -10,11 +10,13 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import json
 import types
 import typing
 import uuid
 from collections import abc
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Literal, Protocol, get_args, get_origin
 
 MISSING: Any = dataclasses.MISSING
@@ -60,7 +62,10 @@ class Scalar:
         """The value as a field has it."""
         if not self._accepts(value):
             raise Unfit(f"must be {self.name}, not {shown(value)}")
-        return self._to_text(value)
+        try:
+            return self._to_text(value)
+        except Exception as error:  # an int of more digits than Python converts
+            raise Unfit(f"cannot be written as text: {error}") from None
 
     def from_word(self, word: str | bytes) -> Any:
         """The value of a field."""
@@ -112,6 +117,26 @@ def is_(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
 
 
+MICROSECOND = datetime.timedelta(microseconds=1)
+EXACT = decimal.Context(prec=40)
+SECONDS_MAX = 10**14
+
+
+def seconds_of(value: datetime.timedelta) -> str:
+    """The seconds, exactly: a float has too few digits for a long time."""
+    micros = value // MICROSECOND
+    seconds, rest = divmod(abs(micros), 10**6)
+    fraction = f"{rest:06}".rstrip("0") or "0"
+    return f"{'-' if micros < 0 else ''}{seconds}.{fraction}"
+
+
+def timedelta_of(text: str) -> datetime.timedelta:
+    seconds = decimal.Decimal(text)
+    if not abs(seconds) < SECONDS_MAX:  # before int(), which makes all digits of an exponent
+        raise OverflowError(text)
+    return datetime.timedelta(microseconds=int(EXACT.scaleb(seconds, 6).to_integral_value()))
+
+
 BOOLS = {"true": True, "false": False, "True": True, "False": False, "1": True, "0": False}
 SCALARS: dict[Any, Scalar] = {
     str: Scalar("text", is_(str), str, native=True),
@@ -147,8 +172,8 @@ SCALARS: dict[Any, Scalar] = {
     datetime.timedelta: Scalar(
         "a number of seconds",
         is_(datetime.timedelta),
-        lambda text: datetime.timedelta(seconds=float(text)),
-        lambda value: repr(value.total_seconds()),
+        lambda text: timedelta_of(text),
+        lambda value: seconds_of(value),
     ),
     uuid.UUID: Scalar("a UUID", is_(uuid.UUID), uuid.UUID),
 }
@@ -156,16 +181,20 @@ SCALARS: dict[Any, Scalar] = {
 
 def choice(values: Mapping[str, Any]) -> Scalar:
     """The members of an Enum, or the values of a Literal, by their text."""
-    texts = {value: text for text, value in values.items()}
+    # True equals 1, and is another value of a Literal.
+    texts = {(isinstance(value, bool), value): text for text, value in values.items()}
+
+    def mark(value: Any) -> tuple[bool, Any]:
+        return isinstance(value, bool), value
 
     def known(value: Any) -> bool:
         try:
-            return value in texts
+            return mark(value) in texts
         except TypeError:  # it has no hash
             return False
 
     name = "one of " + ", ".join(values)
-    return Scalar(name, known, values.__getitem__, texts.__getitem__)
+    return Scalar(name, known, values.__getitem__, lambda value: texts[mark(value)])
 
 
 class Anything:
@@ -190,13 +219,26 @@ class Nothing:
 
 
 class Either:
-    """A union: the first of its types that takes the value."""
+    """A union: the first of its types that takes the value. A reader tries the types in the same
+    order, so a value is written only if it comes back as the same value."""
 
     def __init__(self, kinds: list[Kind]) -> None:
         self._kinds = kinds
+        self._is_ambiguous = sum(not isinstance(kind, Nothing) for kind in kinds) > 1
 
     def write(self, value: Any) -> Any:
-        return self._first(lambda kind: kind.write(value))
+        return self._first(lambda kind: self._written(kind, value))
+
+    def _written(self, kind: Kind, value: Any) -> Any:
+        plain = kind.write(value)
+        if self._is_ambiguous:
+            again = self.read(plain)
+            if not same(again, value):
+                raise Unfit(
+                    f"would come back as {shown(again)}, not {shown(value)}: put the types of the "
+                    "union in another order, or use one type"
+                )
+        return plain
 
     def read(self, plain: Any) -> Any:
         return self._first(lambda kind: kind.read(plain))
@@ -358,11 +400,21 @@ class Model:
     def write(self, value: Any) -> Any:
         if not isinstance(value, self._made):
             raise Unfit(f"must be of {self._made.__name__}, not {shown(value)}")
-        return value.model_dump(mode="json", by_alias=True)
+        try:
+            return value.model_dump(mode="json", by_alias=True, round_trip=True)
+        except Exception as error:
+            raise as_unfit(error) from error
 
     def read(self, plain: Any) -> Any:
         try:
-            return self._made.model_validate(plain)
+            text = json.dumps(plain)
+        except (TypeError, ValueError):  # bytes of MessagePack
+            text = None
+        try:
+            if text is None:
+                return self._made.model_validate(plain)
+            # A strict model takes a time or a UUID as text from JSON alone.
+            return self._made.model_validate_json(text)
         except Exception as error:
             raise as_unfit(error) from error
 
@@ -387,8 +439,43 @@ def inside(name: str, do: Callable[[Any], Any], value: Any) -> Any:
         raise Unfit(str(error), (name, *error.path)) from error.__cause__
 
 
+def same(one: Any, other: Any) -> bool:
+    """The values are equal and have the same types, also inside: 1, 1.0 and True are not."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        keys = {key: key for key in other}
+        return len(one) == len(other) and all(
+            key in keys and same(key, keys[key]) and same(item, other[key])
+            for key, item in one.items()
+        )
+    if isinstance(one, (set, frozenset)):
+        typed = [{(type(item), item) for item in items} for items in (one, other)]
+        return typed[0] == typed[1]
+    if dataclasses.is_dataclass(one):
+        names = [f.name for f in dataclasses.fields(one) if f.init]
+        return all(same(getattr(one, name), getattr(other, name)) for name in names)
+    if one != one:  # a NaN
+        return bool(other != other)
+    return bool(one == other)
+
+
+def json_text(plain: Any) -> str:
+    try:
+        text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text.encode()  # a lone surrogate has no UTF-8
+        return text
+    except (TypeError, ValueError) as error:
+        raise Unfit(f"cannot be written as JSON: {error}") from None
+
+
 def shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # an int of more digits than Python converts
+        text = f"a value of {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -469,7 +556,10 @@ def scalar_of(hint: Any) -> Scalar | None:
     if hasattr(hint, "__supertype__"):
         return scalar_of(hint.__supertype__)
     if origin is Literal:
-        return choice({str(value): value for value in args})
+        texts = {str(value): value for value in args}
+        if len(texts) < len(args):
+            raise ValueError(f"values of {hint} have the same text: use values that differ")
+        return choice(texts)
     if origin in UNIONS:
         others = [arg for arg in args if arg is not type(None)]
         return scalar_of(others[0]) if len(others) == 1 else None
@@ -478,7 +568,181 @@ def scalar_of(hint: Any) -> Scalar | None:
     return SCALARS.get(hint) if isinstance(hint, type) else None
 
 
+def bare(hint: Any) -> Any:
+    """The type without Annotated, NewType and None."""
+    if get_origin(hint) is typing.Annotated:
+        return bare(get_args(hint)[0])
+    if hasattr(hint, "__supertype__"):
+        return bare(hint.__supertype__)
+    if get_origin(hint) in UNIONS:
+        others = [arg for arg in get_args(hint) if arg is not type(None)]
+        return bare(others[0]) if len(others) == 1 else hint
+    return hint
+
+
 def may_be_none(hint: Any) -> bool:
     if get_origin(hint) is typing.Annotated:
         return may_be_none(get_args(hint)[0])
     return get_origin(hint) in UNIONS and type(None) in get_args(hint)
+
+
+# ---------------------------------------------------------------- the fields of a pydantic model
+
+NATIVE = (int, float, bool)
+TIMES = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta)
+NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
+
+
+class ModelPart(typing.NamedTuple):
+    """A field of a pydantic model."""
+
+    written: str
+    """Its name in an entry, which is the one of its serialization."""
+    key: str
+    """Its name for the validation."""
+    others: tuple[str, ...]
+    """Other names that its validation takes."""
+    is_text: bool
+    """The entry has its text without JSON."""
+    is_lenient: bool
+    """Text that is not JSON is a value, too: the model may convert it."""
+    leaves_none_out: bool
+    none_if_missing: bool
+
+    def to_word(self, plain: Any) -> str:
+        if self.is_text:
+            if not isinstance(plain, str):
+                raise Unfit(f"must be text after its serialization, not {shown(plain)}")
+            return plain
+        if self.is_lenient and isinstance(plain, float) and repr(plain) in NOT_FINITE:
+            return repr(plain)
+        return json_text(plain)
+
+    def to_json(self, word: str | bytes) -> str:
+        """The value of a field of an entry as JSON."""
+        try:
+            text = word.encode().decode() if isinstance(word, str) else word.decode()
+        except UnicodeError:
+            raise Unfit(f"is not UTF-8: {shown(word)}") from None
+        if self.is_text:
+            return json.dumps(text)
+        try:
+            json.loads(text)
+            return text
+        except ValueError as error:
+            if self.is_lenient:
+                return NOT_FINITE.get(text) or json.dumps(text)
+            raise Unfit(f"is not JSON: {error}") from None
+
+
+UNKNOWN = ModelPart("", "", (), False, True, False, False)
+"""A field that a model with extra="allow" keeps."""
+
+
+class ModelShape:
+    """The fields of a pydantic model by their names in an entry."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+        self.config: dict[str, Any] = made.model_config
+        self.keeps_unknown = self.config.get("extra") == "allow"
+
+    @cached_property
+    def parts(self) -> dict[str, ModelPart]:
+        made = self._made  # later: a model may refer to a class that is defined after it
+        if not getattr(made, "__pydantic_complete__", True):
+            made.model_rebuild()
+        found = (self._part(name, info) for name, info in made.model_fields.items())
+        return {part.written: part for part in found}
+
+    @cached_property
+    def by_name(self) -> dict[str, ModelPart]:
+        """The fields by the names that are read: an entry may come from another program."""
+        others = {name: part for part in self.parts.values() for name in part.others}
+        return {**others, **self.parts}
+
+    @cached_property
+    def needs_names(self) -> bool:
+        """An alias that is a path is no name of a field: pydantic gets the attribute's name."""
+        fields = self._made.model_fields.values()
+        return any(info.validation_alias and not aliases_of(info) for info in fields)
+
+    def _part(self, name: str, info: Any) -> ModelPart:
+        aliases = aliases_of(info)
+        if self.config.get("validate_by_alias", True) is False or not aliases:
+            key = name
+        else:
+            key = aliases[0]
+        others = {*aliases, key}
+        if self.config.get("populate_by_name") or self.config.get("validate_by_name"):
+            others.add(name)
+        is_text, is_lenient = self._form(name, info)
+        optional = may_be_none(info.annotation)
+        # A None that is left out comes back as the default, so the default has to be None.
+        required = info.is_required()
+        left_out = optional and (
+            required or (info.default_factory is None and info.default is None)
+        )
+        if is_text and optional and not left_out:  # JSON has both None and the text "null"
+            is_text, is_lenient = False, True
+        left_out = left_out and (is_text or is_lenient)
+        return ModelPart(
+            info.serialization_alias or info.alias or name,
+            key,
+            tuple(others),
+            is_text,
+            is_lenient,
+            left_out,
+            left_out and required,
+        )
+
+    def _form(self, name: str, info: Any) -> tuple[bool, bool]:
+        """Its value is text without JSON, or JSON that may be other text."""
+        hint = bare(info.annotation)
+        if self._has_serializer(name, info):
+            return False, False
+        if get_origin(hint) is Literal:
+            values = [v.value if isinstance(v, enum.Enum) else v for v in get_args(hint)]
+        elif scalar_of(hint) is None:
+            return False, False
+        elif issubclass(hint, enum.Enum):
+            values = [member.value for member in hint]
+        else:
+            is_number = hint in NATIVE or (hint in TIMES and self._has_times_as_numbers)
+            return not is_number, is_number
+        is_text = all(isinstance(value, str) for value in values)
+        return is_text, not is_text
+
+    @property
+    def _has_times_as_numbers(self) -> bool:
+        names = ("ser_json_timedelta", "ser_json_temporal")
+        return any(self.config.get(name, "iso8601") != "iso8601" for name in names)
+
+    def _has_serializer(self, name: str, info: Any) -> bool:
+        own = self._made.__pydantic_decorators__.field_serializers.values()
+        if any(name in one.info.fields or "*" in one.info.fields for one in own):
+            return True
+        marks = (*info.metadata, *getattr(info.annotation, "__metadata__", ()))
+        return any(type(mark).__name__ in ("PlainSerializer", "WrapSerializer") for mark in marks)
+
+
+def aliases_of(info: Any) -> list[str]:
+    """The names that the validation of a field takes, without paths."""
+    alias = info.validation_alias
+    choices = getattr(alias, "choices", [alias])
+    return [choice for choice in choices if isinstance(choice, str)]
+
+
+def dumped(made: Any) -> dict[str, Any]:
+    """The fields of a model as JSON has them. Unfit names the field that has no JSON."""
+    try:
+        found: dict[str, Any] = made.model_dump(mode="json", by_alias=True, round_trip=True)
+        return found
+    except Exception as error:
+        for name, info in type(made).model_fields.items():
+            try:
+                made.model_dump(mode="json", include={name}, round_trip=True)
+            except Exception as own:
+                written = info.serialization_alias or info.alias or name
+                raise Unfit(f"cannot be written as JSON: {own}", (written,)) from own
+        raise as_unfit(error) from error

@@ -7,14 +7,23 @@ import pickle
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Annotated, Any, Literal, NewType
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import (
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    computed_field,
+    create_model,
+)
 
 from millstream.client import ID, InvalidFields, InvalidRecord, Json, MsgPack, Raw, Record
 from millstream.client.codecs import codec_of, decoded, encoded
@@ -132,6 +141,216 @@ def test_a_pydantic_model_comes_back(kind: Any, more: dict[str, Any]) -> None:
     codec = codec_of(kind)
     value = Customer.model_validate({"name": "5", "age": 7, "e-mail": "a@b", **more})
     assert decoded(codec, record_of(encoded(codec, value))) == value
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Forbids(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    x: int = 1
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def double(self) -> int:
+        return 2 * self.x
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+    n: int
+    f: float
+    at: datetime
+    key: UUID
+    takes: timedelta
+    seats: set[int]
+    note: str | None
+
+
+class Allows(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    x: int = 1
+
+
+ALIASES: Any = Field(serialization_alias="y", validation_alias=AliasChoices("y", "x"))
+WRITTEN: Any = Field(serialization_alias="y")
+PATH: Any = Field(serialization_alias="y", validation_alias=AliasPath("a", 0))
+LONG = timedelta(days=400_000, microseconds=1)
+STRICT: dict[str, Any] = {"at": datetime(2026, 1, 1), "key": KEY, "takes": LONG, "seats": {1}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        (int | None, 5, None),
+        (int | None, 5, 7),
+        (str | None, "d", None),
+        (str | None, "d", "null"),
+        (str | None, "d", "5"),
+        (int | None, ..., None),
+        (str | None, ..., "null"),
+        (str | None, None, "5"),
+        (Literal[1, 2], ..., 2),
+        (Literal["1", 1], ..., 1),
+        (Literal["1", 1], ..., "1"),
+        (Literal["a", "5"], ..., "5"),
+        (Level, ..., Level.LOW),
+        (Size, ..., Size.SMALL),
+        (Size, ..., Size.LARGE),
+        (int, Field(strict=True), 5),
+        (float, ..., float("inf")),
+        (str, ALIASES, "abc"),
+        (str, WRITTEN, "5"),
+        (int, WRITTEN, 5),
+        (str, PATH, "abc"),
+        (timedelta, ..., LONG),
+        (Decimal, ..., Decimal("1.50")),
+        (bytes, ..., b"ab"),
+        (list[str] | None, ["a"], None),
+    ],
+)
+def test_a_field_of_a_model_comes_back(kind: Any, default: Any, value: Any) -> None:
+    made = create_model("Made", x=(kind, default))
+    codec: Any = codec_of(made)
+    given = made.model_construct(x=value)
+    for decodes in (True, False):
+        again = decoded(codec, record_of(encoded(codec, given), decodes))
+        assert (type(again.x), again.x) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Forbids(x=3),
+        Strict(n=1, f=float("inf"), note=None, **STRICT),
+        Strict(n=1, f=0.5, note="5", **STRICT),
+        Allows.model_validate({"x": 2, "more": "text", "five": "5", "list": [1, {"a": None}]}),
+    ],
+)
+def test_a_configured_model_comes_back(value: BaseModel) -> None:
+    codec: Any = codec_of(type(value))
+    assert decoded(codec, record_of(encoded(codec, value))) == value
+
+
+@pytest.mark.parametrize("value", [Forbids(x=3), Strict(n=1, f=0.5, note="5", **STRICT)])
+@pytest.mark.parametrize("codec", [Json, MsgPack])
+def test_a_configured_model_in_one_field_comes_back(codec: Any, value: BaseModel) -> None:
+    whole: Any = codec(type(value))
+    assert decoded(whole, record_of(encoded(whole, value))) == value
+
+
+def test_a_model_ignores_fields_that_it_does_not_have() -> None:
+    record = record_of({"x": "3", "traceparent": "00-ab"})
+    assert decoded(codec_of(Forbids), record) == Forbids(x=3)
+    assert decoded(codec_of(Allows), record).model_extra == {"traceparent": "00-ab"}
+
+
+def test_a_root_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="is a RootModel, which has no fields"):
+        codec_of(RootModel[list[int]])
+
+
+class Loose(BaseModel):
+    n: int | None = 5
+    s: str | None = "d"
+    t: str
+    f: float
+    b: bool | None
+    takes: timedelta
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(
+    st.builds(
+        Loose,
+        n=st.none() | st.integers(),
+        s=st.none() | TEXT,
+        t=TEXT,
+        f=st.floats(allow_nan=False),
+        b=st.none() | st.booleans(),
+        takes=st.timedeltas(),
+    )
+)
+def test_any_values_of_a_model_come_back(value: Loose) -> None:
+    codec: Any = codec_of(Loose)
+    assert decoded(codec, record_of(encoded(codec, value))) == value
+
+
+@dataclass
+class Cat:
+    name: str
+
+
+@dataclass
+class Dog:
+    name: str
+    age: int = 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "fits"),
+    [
+        (str | bytes, "ab", True),
+        (str | bytes, b"ab", False),
+        (str | datetime, datetime(2026, 1, 1), False),
+        (datetime | str, datetime(2026, 1, 1), True),
+        (datetime | str, "2026-01-01", False),
+        (datetime | date, date(2026, 1, 1), False),
+        (date | datetime, datetime(2026, 1, 1), True),
+        (UUID | str, str(KEY), False),
+        (UUID | str, "tea", True),
+        (Cat | Dog, Dog("rex", 3), False),
+        (Dog | Cat, Dog("rex", 3), True),
+        (tuple[int, ...] | list[int], [1], False),
+        (tuple[int, ...] | list[int], (1,), True),
+        (int | float | None, 1.0, True),
+        (Literal[1, True], 1, True),
+        (Literal[1, True], True, True),
+    ],
+)
+@pytest.mark.parametrize("codec", [Json, MsgPack])
+def test_a_union_keeps_a_value_or_refuses_it(codec: Any, kind: Any, value: Any, fits: bool) -> None:
+    codec = codec(kind)
+    if fits:
+        again = decoded(codec, record_of(encoded(codec, value)))
+        assert (type(again), again) == (type(value), value)
+    else:
+        with pytest.raises(InvalidFields, match="would come back as"):
+            encoded(codec, value)
+
+
+@dataclass
+class Numbers:
+    n: int = 0
+    takes: timedelta = timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Numbers, Numbers(10**5000)),
+        (Allows, Allows(x=10**5000)),
+        (create_model("Blob", x=(bytes, ...)), {"x": b"\xff"}),
+    ],
+)
+def test_a_value_without_text_names_its_field(kind: Any, value: Any) -> None:
+    made = kind(**value) if isinstance(value, dict) else value
+    with pytest.raises(InvalidFields, match=r"the field '[nx]' of .*cannot be written as"):
+        encoded(codec_of(kind), made)
+
+
+@given(st.timedeltas())
+def test_a_time_span_is_exact(takes: timedelta) -> None:
+    codec = codec_of(Numbers)
+    assert decoded(codec, record_of(encoded(codec, Numbers(takes=takes)))).takes == takes
+
+
+def test_a_number_of_seconds_has_a_limit() -> None:
+    with pytest.raises(InvalidRecord, match="must be a number of seconds"):
+        decoded(codec_of(Numbers), record_of({"takes": "1e999999"}))
 
 
 @given(
