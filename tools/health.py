@@ -7,9 +7,9 @@ from contextlib import closing
 
 import click
 
+from millstream.seconds import Seconds
 from millstream.tools.display import text
 from millstream.tools.tool_connection import (
-    Seconds,
     ToolConnection,
     ToolError,
     chosen_url,

@@ -28,6 +28,7 @@ from millstream.remote import (
     reason_of,
     url_reason_of,
 )
+from millstream.seconds import Seconds
 from millstream.server_url import shown_url, split_url
 from millstream.url_file import url_file_option, url_of_file
 
@@ -189,20 +190,6 @@ def database_of(url: str) -> int | None:
         return None if database is None else int(database)
     except (ValueError, TypeError):
         return None
-
-
-class Seconds(click.FloatRange):
-    """A time in seconds. The comparison of click lets `nan` pass."""
-
-    name = "seconds"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        seconds: float = super().convert(value, param, ctx)
-        if math.isnan(seconds):
-            self.fail(f"{value!r} is not a time.", param, ctx)
-        return seconds
 
 
 def _chosen_url(ctx: click.Context, param: click.Parameter, url: str) -> str:

@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream.errors import printable
+from millstream.seconds import Seconds
 from millstream.tools.survey import GroupRow, StreamRow, Survey, take_survey
-from millstream.tools.tool_connection import Seconds, ToolConnection, Unreachable, url_option
+from millstream.tools.tool_connection import ToolConnection, Unreachable, url_option
 
 Row = tuple[StreamRow, GroupRow | None]
 _WIDE = 10_000  # columns if the output is not a terminal, so that no line is folded

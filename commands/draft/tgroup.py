@@ -231,7 +231,7 @@ def _check(key: bytes, rules: dict[str, Any]) -> None:
         raise CommandError(NEEDS_TIMEOUT)
     if rules["max_deliver"] and not rules["dead_letter"]:
         raise CommandError(NEEDS_DEAD_LETTER)
-    if rules["dead_letter"] == key:
+    if rules["dead_letter"] and rules["dead_letter"] == key:
         raise CommandError(OWN_DEAD_LETTER)
 
 

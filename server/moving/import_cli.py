@@ -10,8 +10,9 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -26,20 +27,19 @@ from rich.progress import (
 
 from millstream.cli_error import CliError
 from millstream.errors import counted, printable
+from millstream.seconds import Seconds
 from millstream.server.config.kinds import parse_size
 from millstream.server.moving.converting import Source, Task
 from millstream.server.moving.import_report import Report, write_report
-from millstream.server.moving.key_copying import Copy, CopyOptions, report_lines
-from millstream.server.moving.live_following import follow
-from millstream.server.moving.live_source import LiveSource, is_url
-from millstream.server.moving.promoting import promote
-from millstream.server.moving.server_side import ServerSide
 from millstream.server.moving.source_files import NoSource, aof_files, source_name
 from millstream.server.repair.destination import Destination, Unusable, stoppable
+from millstream.server_url import is_url
 from millstream.storage.dump.base_making import DATABASES_MAX
 from millstream.storage.files.journal_format import ID_SIZE
 from millstream.storage.files.manifest import Manifest, base_name, store_manifest
-from millstream.tools.tool_connection import Seconds, database_of
+
+if TYPE_CHECKING:
+    from millstream.server.moving.live_source import LiveSource
 
 MEMORY = "4gb"
 # A server may take long to dump or load a large stream.
@@ -162,10 +162,16 @@ def import_(
     The directory appears when it is complete. Keys of other types are counted and named.
     """
     _check_usage(ctx, directory, target, given)
+    if (target is not None or any(map(is_url, sources))) and find_spec("redis") is None:
+        raise CliError("a running server needs redis: pip install 'millstream[tools]'")
     if target is not None:
         if len(sources) > 1 or not is_url(sources[0]):
             raise click.UsageError("--to copies from one running server: name its URL.", ctx)
         with stoppable():
+            # A file is imported without redis-py.
+            from millstream.server.moving.live_following import follow
+            from millstream.server.moving.promoting import promote
+
             if given["follow"]:
                 follow(sources[0], target, click.echo)
             elif given["promote"]:
@@ -228,6 +234,8 @@ def _databases(
 ) -> dict[int, int] | None:
     """The databases of a copy, each with its number at the target; None: all. Those that the URLs
     name count as --db does."""
+    from millstream.tools.tool_connection import database_of
+
     old, new = database_of(source_url), database_of(target_url)
     if chosen is None:
         if old is None and new is not None:
@@ -249,6 +257,9 @@ def _databases(
 
 def copy(source_url: str, target_url: str, given: dict[str, Any]) -> None:
     """Copy from one running server into another."""
+    from millstream.server.moving.key_copying import Copy, CopyOptions, report_lines
+    from millstream.server.moving.server_side import ServerSide
+
     options = CopyOptions(
         patterns=tuple(os.fsencode(pattern) for pattern in given["patterns"]),
         databases=given["databases"],
@@ -284,7 +295,7 @@ class Import:
         self._stack = stack
         self._directory = directory
         self._sources = [
-            LiveSource(source) if is_url(source) else self._open(source) for source in sources
+            self._running(source) if is_url(source) else self._open(source) for source in sources
         ]
 
     def _open(self, source: str) -> Source:
@@ -349,6 +360,12 @@ class Import:
             click.echo(line)
 
     # ------------------------------------------------------------ the process
+
+    @staticmethod
+    def _running(url: str) -> LiveSource:
+        from millstream.server.moving.live_source import LiveSource
+
+        return LiveSource(url)
 
     def _fetched(self, source: Source | LiveSource, folder: Path | None) -> Source:
         """A source as a file: a full sync of a running server."""

@@ -24,18 +24,12 @@ from millstream.server.replication.redis_opening import (
     RedisOpening,
     Refusal,
 )
-from millstream.server_url import SCHEMES
 from millstream.tools.tool_connection import ToolConnection, is_error, wants_password
 
 # A source that prepares an RDB sends a newline each second.
 SILENCE_S = 60.0
 # Told how many bytes have arrived, and how many there are, -1 if that is not known.
 Tell = Callable[[int, int], object]
-
-
-def is_url(source: str) -> bool:
-    """True if a source is the URL of a server, and not a file."""
-    return source.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
 
 
 class LiveSource:
@@ -112,6 +106,8 @@ class LiveSource:
             advice = "; a managed service may not have this command"
         elif text.startswith("NOPERM") or "no permissions" in text.lower():
             advice = "; its user needs +psync +replconf +ping"
+        elif "number of a frame" in text:
+            return f"{self.name} is a millstream server: copy it with `millstream backup`"
         return f"{self.name} refuses a full sync: {text}{advice}; nothing was written"
 
 

@@ -16,6 +16,11 @@ UNREADABLE = (
 )
 
 
+def is_url(source: str) -> bool:
+    """True if a source is the URL of a server, and not a file."""
+    return source.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+
+
 def split_url(url: str) -> SplitResult:
     """The parts of a URL. ValueError, which contains no part of the URL, if a part after the host
     may belong to the password."""

@@ -88,6 +88,11 @@ def test_tinfo_shows_the_rules_and_what_became_of_entries(s: InProcessClient) ->
     assert s.call("TGROUP s g TIMEOUT 0") == OK
 
 
+def test_a_stream_without_a_name_may_have_a_managed_group(s: InProcessClient) -> None:
+    assert s.call('TGROUP "" g START 0 TIMEOUT 1000') == OK
+    assert s.call('DEL ""') == 1
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [

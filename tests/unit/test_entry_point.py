@@ -49,6 +49,25 @@ def test_a_command_without_its_libraries_names_the_extra(
     assert f"`millstream {name}` needs redis: pip install 'millstream[tools]'" in done.output
 
 
+def test_an_import_of_a_file_needs_no_client(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in [
+        module
+        for module in sys.modules
+        if module.startswith(("millstream.tools", "millstream.server.moving", "millstream.remote"))
+    ]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    words = ["--dir", str(tmp_path / "data")]
+    done = CliRunner().invoke(main, ["import", str(tmp_path / "no.rdb"), *words])
+    assert done.exit_code == 1
+    assert "no.rdb" in done.output
+    done = CliRunner().invoke(main, ["import", "redis://127.0.0.1:1", *words])
+    assert done.exit_code == 1
+    assert "needs redis: pip install 'millstream[tools]'" in done.output
+
+
 def completions(*words: str) -> set[str]:
     """The completions of bash for the last word of a command line."""
     environment = {
