@@ -140,7 +140,7 @@ def test_connections_beyond_the_limit_are_closed(port: int) -> None:
 def test_a_reader_that_stops_reading_gets_the_rest_later(port: int, client: RawClient) -> None:
     for number in range(300):
         client.call("XADD", f"{number:03}" + "x" * 150, "*", "f", "v")
-    whole = scrape(port)
+    whole = fresh(port, lambda series: lengths_in(series) >= 300)
     with socket.create_connection(("127.0.0.1", port)) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
@@ -149,9 +149,11 @@ def test_a_reader_that_stops_reading_gets_the_rest_later(port: int, client: RawC
         data = b"H"
         while part := sock.recv(1 << 16):
             data += part
-    assert data.count(b"redis_stream_length{") == sum(
-        name == "redis_stream_length" for name, _ in whole
-    )
+    assert data.count(b"redis_stream_length{") == lengths_in(whole)
+
+
+def lengths_in(series: Series) -> int:
+    return sum(name == "redis_stream_length" for name, _ in series)
 
 
 # ---------------------------------------------------------------- health
