@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.client.apis import ids, rest, take
+from tests.support.waiting import wait_until
 
 from millstream.client import ID, InvalidPosition
 
@@ -73,6 +74,7 @@ def test_an_end_lies_in_children_of_a_sealed_shard(ms: Any) -> None:
     ms.tseal("a", "b", "c")
     for n, key in ((2, "b"), (3, "c"), (4, "b")):
         last = ms.tappend(key, {"n": n})
+    wait_until(lambda: time.time() * 1000 >= last.ms + 1, what="a later ID")
     ms.tappend("c", {"n": 5})
     for end, wanted in (("latest", "12345"), (last, "1234")):
         with ms.stream("a", "earliest", end=end) as stream:

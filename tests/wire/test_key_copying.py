@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tests.support.client import RawClient
@@ -14,7 +15,7 @@ from tests.support.server import Server, redis_program
 from tests.wire.test_import import fill
 from tests.wire.test_tools import run, url_of
 
-from millstream.server.moving import import_cli
+from millstream.server.moving import import_cli, live_following, promoting
 from millstream.server.moving.comparing import Comparison, Result
 from millstream.server.moving.key_copying import Copied, Copy, CopyOptions
 from millstream.server.moving.key_states import Filters
@@ -223,10 +224,15 @@ def test_an_old_redis_does_not_load_new_types(new_server: NewServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "option"), [("copy", "--replace"), ("follow", "--follow"), ("promote", "--promote")]
+    ("module", "part", "option"),
+    [
+        (import_cli, "copy", "--replace"),
+        (live_following, "follow", "--follow"),
+        (promoting, "promote", "--promote"),
+    ],
 )
 def test_a_signal_ends_each_way_to_a_server_cleanly(
-    part: str, option: str, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, part: str, option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each can undo what it has begun: it gets an exception."""
     undone = []
@@ -238,7 +244,7 @@ def test_a_signal_ends_each_way_to_a_server_cleanly(
             undone.append(part)
             raise
 
-    monkeypatch.setattr(import_cli, part, work)
+    monkeypatch.setattr(module, part, work)
     earlier = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         done = run("import", "redis://127.0.0.1:1", "--to", "redis://127.0.0.1:2", option)
