@@ -20,15 +20,18 @@ from millstream.client.conversion import (
     ModelShape,
     Parts,
     Unfit,
+    as_bytes,
     as_unfit,
     dumped,
     inside,
     is_model,
     json_text,
+    json_value,
     kind_of,
     same,
     shown,
 )
+from millstream.client.core.words import text
 from millstream.client.errors import InvalidFields, MillstreamError
 from millstream.client.records import Record
 
@@ -141,10 +144,7 @@ class Json(Whole[A]):
         return json_text(plain)
 
     def _unpack(self, word: str | bytes) -> Any:
-        try:
-            return json.loads(word)
-        except ValueError as error:
-            raise Unfit(f"is not JSON: {error}") from None
+        return json_value(word)
 
 
 class MsgPack(Whole[A]):
@@ -194,29 +194,18 @@ class DataclassFields(Generic[A]):
         found: dict[str, str | bytes] = {}
         for part in self._parts.parts:
             own = getattr(value, part.name)
-            if part.scalar is not None:
-                if own is not None or part.default is not None:
-                    found[part.name] = inside(part.name, part.scalar.to_word, own)
-            else:
-                found[part.name] = inside(part.name, self._json(part.kind), own)
+            if own is None and part.default is None and part.scalar is not None:
+                continue
+            found[part.name] = inside(part.name, part.to_word, own)
         return found
-
-    @staticmethod
-    def _json(kind: Kind) -> Any:
-        return lambda value: json_text(kind.write(value))
 
     def decode(self, record: Record[Any]) -> A:
         words = words_of(record)
         values: dict[str, Any] = {}
         for part in self._parts.parts:
             word = words.get(part.name)
-            if word is None:
-                continue
-            if part.scalar is not None:
-                values[part.name] = inside(part.name, part.scalar.from_word, word)
-            else:
-                plain = inside(part.name, Json()._unpack, word)
-                values[part.name] = inside(part.name, part.kind.read, plain)
+            if word is not None:
+                values[part.name] = inside(part.name, part.from_word, word)
         made: A = self._parts.make(values)
         return made
 
@@ -322,10 +311,7 @@ def decoded(codec: Codec[Any], record: Record[Any]) -> Any:
 
 def words_of(record: Record[Any]) -> dict[str, str | bytes]:
     """The fields by name, which is bytes on a connection that does not decode replies."""
-    return {
-        name if isinstance(name, str) else name.decode("utf-8", "surrogateescape"): word
-        for name, word in record.items()
-    }
+    return {text(name): word for name, word in record.items()}
 
 
 def word_of(record: Record[Any], name: str) -> str | bytes:
@@ -334,7 +320,3 @@ def word_of(record: Record[Any], name: str) -> str | bytes:
             word: str | bytes = record[key]
             return word
     raise Unfit("is missing", (name,))
-
-
-def as_bytes(word: str | bytes) -> bytes:
-    return word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape")

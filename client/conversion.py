@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Literal, Protocol, get_args, get_origin
 
+from millstream.client.core.words import text
+
 MISSING: Any = dataclasses.MISSING
 
 
@@ -69,9 +71,8 @@ class Scalar:
 
     def from_word(self, word: str | bytes) -> Any:
         """The value of a field."""
-        text = word if isinstance(word, str) else word.decode("utf-8", "surrogateescape")
         try:
-            return self._from_text(text)
+            return self._from_text(text(word))
         except Exception:
             raise Unfit(f"must be {self.name}, not {shown(word)}") from None
 
@@ -99,7 +100,7 @@ class Bytes(Scalar):
         return value
 
     def from_word(self, word: str | bytes) -> Any:
-        return word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape")
+        return as_bytes(word)
 
     def write(self, value: Any) -> Any:
         return base64.b64encode(self.from_word(self.to_word(value))).decode()
@@ -321,21 +322,27 @@ class Part(typing.NamedTuple):
     scalar: Scalar | None
     """For a field of an entry that has it without JSON, which leaves None out."""
 
+    def to_word(self, value: Any) -> str | bytes:
+        if self.scalar is not None:
+            return self.scalar.to_word(value)
+        return json_text(self.kind.write(value))
+
+    def from_word(self, word: str | bytes) -> Any:
+        if self.scalar is not None:
+            return self.scalar.from_word(word)
+        return self.kind.read(json_value(word))
+
 
 class Parts:
     """A dataclass."""
 
     def __init__(self, made: Any) -> None:
         self.made = made
-        self._parts: list[Part] | None = None
 
-    @property
+    @cached_property
     def parts(self) -> list[Part]:
-        if self._parts is None:  # later: a dataclass may refer to itself
-            hints = typing.get_type_hints(self.made)
-            fields = dataclasses.fields(self.made)
-            self._parts = [part_of(f, hints[f.name]) for f in fields if f.init]
-        return self._parts
+        hints = typing.get_type_hints(self.made)  # later: a dataclass may refer to itself
+        return [part_of(f, hints[f.name]) for f in dataclasses.fields(self.made) if f.init]
 
     def write(self, value: Any) -> Any:
         self.check(value)
@@ -462,6 +469,17 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def as_bytes(word: str | bytes) -> bytes:
+    return word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape")
+
+
+def json_value(word: str | bytes) -> Any:
+    try:
+        return json.loads(word)
+    except ValueError as error:
+        raise Unfit(f"is not JSON: {error}") from None
+
+
 def json_text(plain: Any) -> str:
     try:
         text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -550,19 +568,12 @@ def class_kind(made: Any) -> Kind:
 def scalar_of(hint: Any) -> Scalar | None:
     """The kind of a type that a field has without JSON; None for other types. A type that may be
     None counts as the type alone."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is typing.Annotated:
-        return scalar_of(args[0])
-    if hasattr(hint, "__supertype__"):
-        return scalar_of(hint.__supertype__)
-    if origin is Literal:
-        texts = {str(value): value for value in args}
-        if len(texts) < len(args):
+    hint = bare(hint)
+    if get_origin(hint) is Literal:
+        texts = {str(value): value for value in get_args(hint)}
+        if len(texts) < len(get_args(hint)):
             raise ValueError(f"values of {hint} have the same text: use values that differ")
         return choice(texts)
-    if origin in UNIONS:
-        others = [arg for arg in args if arg is not type(None)]
-        return scalar_of(others[0]) if len(others) == 1 else None
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return choice({str(member.value): member for member in hint})
     return SCALARS.get(hint) if isinstance(hint, type) else None
@@ -627,12 +638,12 @@ class ModelPart(typing.NamedTuple):
         if self.is_text:
             return json.dumps(text)
         try:
-            json.loads(text)
-            return text
-        except ValueError as error:
+            json_value(text)
+        except Unfit:
             if self.is_lenient:
                 return NOT_FINITE.get(text) or json.dumps(text)
-            raise Unfit(f"is not JSON: {error}") from None
+            raise
+        return text
 
 
 UNKNOWN = ModelPart("", "", (), False, True, False, False)

@@ -11,7 +11,6 @@ T = TypeVar("T", bound=str | bytes, default=str)
 V = TypeVar("V", default=str)
 """The same, or the type of the values of a reader with a codec."""
 
-R = TypeVar("R", bound=Record[Any])
 
 LAYOUTS_MAX: int
 
@@ -50,7 +49,7 @@ class Record(Mapping[V, V]):
 class ValueRecord(Record[V]):
     value: V
 
-def with_value(kind: type[R], record: Record[Any], value: Any) -> R: ...
+def with_value(record: Record[Any], value: V) -> ValueRecord[V]: ...
 def mark_late(record: Record[Any]) -> None: ...
 
 class RecordReader:

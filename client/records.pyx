@@ -210,12 +210,12 @@ class ValueRecord(Record):
         return f"Record({self.shard} {self.id} {self.value!r})"
 
     def __reduce__(self):
-        return with_value, (ValueRecord, Record(*Record.__reduce__(self)[1]), self.value)
+        return with_value, (Record(*Record.__reduce__(self)[1]), self.value)
 
 
-def with_value(kind, Record record not None, value):
-    """The record as one of a subclass that has a `value`."""
-    cdef Record made = kind.__new__(kind)
+def with_value(Record record not None, value):
+    """The record as one that has a `value`."""
+    cdef Record made = ValueRecord.__new__(ValueRecord)
     made._id = record._id
     made.shard = record.shard
     made.late = record.late

@@ -7,8 +7,8 @@ propagators (`traceparent`, `tracestate`, `baggage`). Readers make spans that co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
@@ -35,16 +35,15 @@ class Tracing:
         self._key = None if key is None else text(key)
         self._group = None if group is None else text(group)
 
-    @contextmanager
-    def sending(self) -> Iterator[Any]:
+    def sending(self) -> AbstractContextManager[Any]:
         """A span around a request that appends."""
         operation = "send"
-        with self._tracer.start_as_current_span(
+        span: AbstractContextManager[Any] = self._tracer.start_as_current_span(
             f"{operation} {self._key}",
             kind=self._trace.SpanKind.PRODUCER,
             attributes=self._attributes(operation, self._key),
-        ) as span:
-            yield span
+        )
+        return span
 
     def with_context(self, fields: Any) -> Any:
         """The fields, and those of the current context that they do not have."""
@@ -54,8 +53,7 @@ class Tracing:
         names = {text(pair[0]) for pair in pairs if isinstance(pair[0], (str, bytes))}
         return [*pairs, *((name, word) for name, word in context.items() if name not in names)]
 
-    @contextmanager
-    def processing(self, record: Record[Any]) -> Iterator[Any]:
+    def processing(self, record: Record[Any]) -> AbstractContextManager[Any]:
         """A span for the work on a record. Its parent is the span that has sent the record."""
         operation = "process"
         attributes = self._attributes(operation, record.shard)
@@ -63,13 +61,13 @@ class Tracing:
         if self._group is not None:
             attributes["messaging.consumer.group.name"] = self._group
         fields = {name: text(word) for name, word in words_of(record).items()}
-        with self._tracer.start_as_current_span(
+        span: AbstractContextManager[Any] = self._tracer.start_as_current_span(
             f"{operation} {record.shard}",
             context=self._propagate.extract(fields),
             kind=self._trace.SpanKind.CONSUMER,
             attributes=attributes,
-        ) as span:
-            yield span
+        )
+        return span
 
     def _attributes(self, operation: str, key: str | None) -> dict[str, Any]:
         return {
@@ -80,8 +78,7 @@ class Tracing:
         }
 
 
-@contextmanager
-def span(record: Record[Any], group: Key | None = None) -> Iterator[Any]:
+def span(record: Record[Any], group: Key | None = None) -> AbstractContextManager[Any]:
     """A span of OpenTelemetry for the work on a record, in a loop over a stream or a consumer. Its
     parent is the span that has sent the record, if its writer was `traced()`.
 
@@ -90,5 +87,4 @@ def span(record: Record[Any], group: Key | None = None) -> Iterator[Any]:
     ...     with span(record):
     ...         pass
     """
-    with Tracing(group=group).processing(record) as made:
-        yield made
+    return Tracing(group=group).processing(record)

@@ -75,7 +75,7 @@ class Deliveries:
         handed out is lost then. It is 1, too, if entries are due again at once."""
         self._server = ServerState(client)
         self._key = argument_checks.key("key", key)
-        self.group = self._group = argument_checks.key("group", group)
+        self.group = argument_checks.key("group", group)
         self._start = group_start(position)
         self._ttl_ms = duration_ms("ttl", terms.ttl_s)
         self._retry_ms = None if terms.retry_s is None else duration_ms("retry", terms.retry_s)
@@ -120,7 +120,7 @@ class Deliveries:
     def seek(self, position: Any) -> Steps[None]:
         """Let the group continue at another position. What was fetched is not handed out."""
         start = group_start(position)
-        yield from self._repeater.call(requests.set_group_place(self._key, self._group, start))
+        yield from self._repeater.call(requests.set_group_place(self._key, self.group, start))
         self._buffer.clear()
         self._server.in_flight.clear()  # of a read that was cancelled
         self._due_s = float("inf")
@@ -129,7 +129,7 @@ class Deliveries:
         self.ended = self._idle = False
 
     def _both_states(self) -> list[Any]:
-        return [requests.tinfo(self._key), requests.group_state(self._key, self._group)]
+        return [requests.tinfo(self._key), requests.group_state(self._key, self.group)]
 
     def take(self) -> Record[Any] | None:
         """The next record in the buffer, without those that may have gone to another consumer."""
@@ -151,7 +151,7 @@ class Deliveries:
             "%d entries of the group %r were fetched and not handed out within their retry time, "
             "and are delivered again: use a smaller batch or a longer retry",
             len(self._buffer),
-            self._group,
+            self.group,
         )
         self._buffer.clear()
 
@@ -215,7 +215,7 @@ class Deliveries:
         self._due_s = float("inf")  # no entry is delivered again
         log.warning(
             "the group %r of %r does not exist any more: it is created again, and begins after %s",
-            self._group,
+            self.group,
             self._key,
             self._again,
         )
@@ -245,7 +245,7 @@ class Deliveries:
             start,
             count,
             block_ms,
-            GroupWords(self._group, self._ttl_ms, self._retry_ms, self._expire_ms),
+            GroupWords(self.group, self._ttl_ms, self._retry_ms, self._expire_ms),
         )
 
     def _pause_s(self, now_s: float, patience_s: float) -> float | None:
@@ -339,16 +339,16 @@ class Deliveries:
                 "%d entries of the group %r were fetched and not handed out, and are lost: "
                 "use batch=1, or a consumer with retry",
                 len(self._buffer),
-                self._group,
+                self.group,
             )
         if self._finished:
             try:
-                yield Call(requests.tack(self._key, self._group, self._finished))
+                yield Call(requests.tack(self._key, self.group, self._finished))
             except RedisError as error:
                 log.warning(
                     "%d finished entries of the group %r could not be acknowledged: %s",
                     len(self._finished),
-                    self._group,
+                    self.group,
                     error,
                 )
 
@@ -356,7 +356,7 @@ class Deliveries:
         """Acknowledge entries; a lost reply is repeated, which changes nothing more."""
         if not ids:
             return 0
-        count = yield from self._repeater.call(requests.tack(self._key, self._group, ids))
+        count = yield from self._repeater.call(requests.tack(self._key, self.group, ids))
         self._counts["acknowledged"] += count
         return count
 
@@ -374,7 +374,7 @@ class Deliveries:
                     raise
 
     def lag(self) -> Steps[int | None]:
-        state = yield from self._repeater.call(requests.group_state(self._key, self._group))
+        state = yield from self._repeater.call(requests.group_state(self._key, self.group))
         return None if state is None else state.lag
 
     def metrics(self) -> dict[str, float]:

@@ -53,7 +53,7 @@ class Values:
     def _decode_first(self, buffer: MutableSequence[Record[Any]]) -> None:
         record = buffer[0]
         if not isinstance(record, ValueRecord):
-            buffer[0] = with_value(ValueRecord, record, decoded(self._codec, record))
+            buffer[0] = with_value(record, decoded(self._codec, record))
 
     def admit(self, buffer: MutableSequence[Record[Any]]) -> Steps[bool]:
         """Decode the first record. False if it is bad, and in the dead letter stream now. Raises

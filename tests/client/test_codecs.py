@@ -27,7 +27,7 @@ from pydantic import (
 
 from millstream.client import ID, InvalidFields, InvalidRecord, Json, MsgPack, Raw, Record
 from millstream.client.codecs import codec_of, decoded, encoded
-from millstream.client.records import ValueRecord, with_value
+from millstream.client.records import with_value
 
 KEY = UUID(int=5)
 Cents = NewType("Cents", int)
@@ -504,7 +504,7 @@ def test_a_record_with_a_value_is_a_record() -> None:
     plain = record_of({"item": "tea"})
     with pytest.raises(AttributeError, match="codec"):
         _ = plain.value
-    made = with_value(ValueRecord, plain, Order("tea"))
+    made = with_value(plain, Order("tea"))
     assert made == plain
     assert dict(made) == dict(plain)
     assert repr(made).startswith("Record(orders 5.1 Order(item='tea'")
