@@ -246,9 +246,10 @@ class Sampler:
             group.oldest_ms = oldest_ms(pending, waiting)
 
     async def find_rules(self, db: int, asked: Sequence[tuple[StreamInfo, GroupInfo]]) -> None:
-        """Find the rules and the counters of groups, if the server has them."""
+        """Find the rules and the counters of groups without known rules, if the server has them."""
         if not self.has_tinfo:
             return
+        asked = [(stream, group) for stream, group in asked if not group.rules]
         requests = [("TINFO", stream.key, "GROUP", group.name) for stream, group in asked]
         for (_, group), reply in zip(asked, await self.link.batch(requests, db), strict=True):
             group.rules = pairs(reply)  # empty for an error: earlier versions had no rules
