@@ -30,7 +30,7 @@ from millstream.ids cimport parse_id
 from millstream.storage.blocks.entry_filter cimport EntryFilter
 from millstream.storage.groups.due_index cimport is_due
 from millstream.storage.groups.group cimport (
-    Group, is_paused, places_of, timeout_ms_of, ttl_ms_of,
+    Group, is_paused, is_picking, places_of, timeout_ms_of, ttl_ms_of,
 )
 from millstream.storage.groups.pending cimport UNOWNED
 from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
@@ -421,7 +421,7 @@ cdef class GroupRead(GroupsRead):
             self.key, group, b"", 2 * min(self.limit, group.pending.records.count) if due else 0)
         if not self.has_room(ctx, most + picked_most(group), first):
             return None
-        if group.rules is not None and group.rules.picking is not None:
+        if is_picking(group):
             return self.deliver_picked(ctx, stream, group, first)
         return self.deliver(ctx, stream, group, first)
 
@@ -553,8 +553,7 @@ cdef class GroupRead(GroupsRead):
     cdef int continue_search(self, Context ctx, Group group) except -1:
         """Continue a search that has not looked at all new entries in a later turn."""
         if is_search_cut(group):
-            ctx.keyspace.timer_requests.append(
-                (ctx.steady_ms + 1, self.db_index, self.key, self.group))
+            self.look_again(ctx, self.key, 1)
         return 0
 
     def join(self, Stream stream not None, Group group not None) -> None:

@@ -1,6 +1,7 @@
 from libc.stdint cimport uint64_t
 
 from millstream.commands.runtime.context cimport Context
+from millstream.storage.groups.group cimport Group
 from millstream.storage.streams.stream cimport Stream
 
 cdef enum:
@@ -9,6 +10,7 @@ cdef enum:
 
 
 cpdef int record_passes(Context ctx, bytes key, Stream stream) except -1
+cdef int record_pass(Context ctx, bytes key, Group group) except -1
 
 
 cdef inline length_boundary(Stream stream, uint64_t keep):

@@ -70,9 +70,14 @@ cpdef int record_passes(Context ctx, bytes key, Stream stream) except -1:
     for group in all_groups(stream.group_set):
         picking = picking_of(group)
         if picking is not None and picking.unrecorded:
-            record_passed(ctx.effects, ctx.db.index, key, group, ctx.steady_ms)
-            ctx.count_change(None, None, 1)
+            record_pass(ctx, key, group)
     return 0
+
+
+cdef int record_pass(Context ctx, bytes key, Group group) except -1:
+    """Record that a group has passed over entries."""
+    record_passed(ctx.effects, ctx.db.index, key, group, ctx.steady_ms)
+    return ctx.count_change(None, None, 1)
 
 
 cdef inline int note_evicted(Context ctx, bytes key, Stream stream, EntryId first_kept,

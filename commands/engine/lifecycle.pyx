@@ -11,13 +11,14 @@ and, because a timer may be late, before any command uses the group or the reser
 from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 
 from millstream.commands.engine.dead_letters cimport end_due_deliveries
+from millstream.commands.engine.evicting cimport record_pass
 from millstream.commands.engine.policies cimport keep_policy_after_append
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport (
     ABORT_CODE, EFFECT_BYTES, ID_WORD_BYTES, LEASE_CODE, Effects,
 )
 from millstream.commands.runtime.stream_effects cimport (
-    ids_of, record_ack, record_passed, record_seen,
+    ids_of, record_ack, record_seen,
 )
 from millstream.ids cimport make_id
 from millstream.storage.groups.consumers cimport Consumer
@@ -209,12 +210,6 @@ cdef int keep_rules(Context ctx, bytes key, Group group) except -1:
         if rules.picking.unrecorded:
             record_pass(ctx, key, group)
     return 0
-
-
-cdef int record_pass(Context ctx, bytes key, Group group) except -1:
-    """Record that a group has passed over entries."""
-    record_passed(ctx.effects, ctx.db.index, key, group, ctx.steady_ms)
-    return ctx.count_change(None, None, 1)
 
 
 cpdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept:

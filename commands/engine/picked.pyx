@@ -11,7 +11,8 @@ from libc.stdint cimport UINT64_MAX as MAX, int64_t, uint32_t, uint64_t
 from millstream.commands.engine.delivery cimport (
     ReplyBudget, count_read, is_broken, is_full, put_age,
 )
-from millstream.commands.engine.lifecycle cimport note_acked, note_freed, record_pass
+from millstream.commands.engine.evicting cimport record_pass
+from millstream.commands.engine.lifecycle cimport note_acked, note_freed
 from millstream.commands.engine.search_work cimport SearchShare
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport ID_WORD_BYTES
@@ -22,7 +23,7 @@ from millstream.storage.blocks.entry_filter cimport MATCH, NO_MATCH, OUT_OF_WORK
 from millstream.storage.blocks.layout cimport Cursor, Entry, View, cursor_next, cursor_seek
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.group cimport Group, picking_of
-from millstream.storage.groups.key_order cimport KeyOrder
+from millstream.storage.groups.key_order cimport NO_ITEM, KeyOrder
 from millstream.storage.groups.pending cimport NO_RETRY, PendingAt
 from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.groups.pending_list cimport PendingList
@@ -213,7 +214,7 @@ cdef class PickedDelivery:
         cdef uint64_t hash
         if not self.picking.has_key(view, entry, &hash):
             return self.put(view, entry, budget) == 0
-        if self.keys.has(at, False) or self.keys.has(at, True):
+        if self.keys.find_entry(at) != NO_ITEM:
             return True  # the offset was set back, and it comes from its place
         if self.keys.is_free(hash):
             self.put(view, entry, budget)

@@ -49,4 +49,5 @@ cdef class GroupsRead(BlockedRead):
     cdef int hold(self, list groups) except -1
     cdef int note_end(self, Context ctx, Group group) except -1
     cdef int retry_later(self, Context ctx) except -1
+    cdef int look_again(self, Context ctx, bytes key, uint64_t after_ms) except -1
     cdef bint has_room(self, Context ctx, int64_t size, bint first) except -1

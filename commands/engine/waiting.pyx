@@ -172,8 +172,13 @@ cdef class GroupsRead(BlockedRead):
 
     cdef int retry_later(self, Context ctx) except -1:
         """Retry the reads of these groups a little later."""
-        for db_index, key in self.keys:
-            ctx.keyspace.timer_requests.append((ctx.steady_ms + AGAIN_MS, db_index, key, self.group))
+        for _, key in self.keys:
+            self.look_again(ctx, key, AGAIN_MS)
+        return 0
+
+    cdef int look_again(self, Context ctx, bytes key, uint64_t after_ms) except -1:
+        """Look at a key again after this time."""
+        ctx.keyspace.timer_requests.append((ctx.steady_ms + after_ms, self.db_index, key, self.group))
         return 0
 
     cdef bint has_room(self, Context ctx, int64_t size, bint first) except -1:

@@ -640,10 +640,10 @@ def apply_redeliver(Keyspace keyspace not None, int db, list words not None) -> 
     cdef PendingAt at
     cdef uint64_t ms, seq
     keyspace.note_steady(now_ms)
+    if has_retry:
+        retry_number = group.pending.retry_number(int(words[3]), int(words[4]))
     for word in words[5:]:
         ms, seq = id_of(word)
-        if has_retry:
-            retry_number = group.pending.retry_number(int(words[3]), int(words[4]))
         record = find_pending(group.pending.records, EntryId(ms, seq), &at)
         if record != NULL:
             group.pending.redeliver(record, &at, now_ms, retry_number, has_retry)
@@ -742,13 +742,15 @@ def apply_copied(Keyspace keyspace not None, int db, list words not None) -> Non
 cdef int record_pick(Effects effects, int db, bytes key, Group group, const Terms* terms,
                      const Picked* picked, uint64_t now_ms) except -1:
     """PICK, after the delivery; terms NULL: a pass."""
-    cdef Consumer owner = None if terms == NULL else group.pending.numbered(terms.owner)
-    cdef list words = [PICK, key, group.name, b"" if owner is None else owner.name,
-                       bytes(make_id(group.offset_ms, group.offset_seq, False)), now_ms,
-                       b"%d" % group.entries_read]
+    cdef Consumer owner
+    cdef list words
     cdef size_t i
     if not effects.enabled:
         return 0
+    owner = None if terms == NULL else group.pending.numbered(terms.owner)
+    words = [PICK, key, group.name, b"" if owner is None else owner.name,
+             bytes(make_id(group.offset_ms, group.offset_seq, False)), now_ms,
+             b"%d" % group.entries_read]
     if terms == NULL or not terms.has_retry:
         words += [b"-", b"-"]
     else:

@@ -11,8 +11,9 @@ from libc.stdint cimport int64_t
 from millstream.commands.engine.claiming cimport (
     SMALL_BYTES, Claims, Target, claimed_later, encoded_ids, take_target,
 )
+from millstream.commands.engine.evicting cimport record_pass
 from millstream.commands.engine.lifecycle cimport (
-    checked_consumer_name, note_used, record_pass, requesting_consumer,
+    checked_consumer_name, note_used, requesting_consumer,
 )
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context

@@ -41,7 +41,7 @@ from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.due_index cimport is_due, is_idle
-from millstream.storage.groups.group cimport Group, is_paused, places_of, timeout_ms_of
+from millstream.storage.groups.group cimport Group, is_paused, is_picking, places_of, timeout_ms_of
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport advance_pending, first_pending, next_pending
 from millstream.storage.streams.stream cimport Stream
@@ -416,7 +416,7 @@ cdef class ConsumerRead(GroupsRead):
             self.budget.places = places_of(group)
             again = deliver_due(ctx, key, stream, group, &terms, self.out, &self.budget)
             self.budget.limit = min(self.budget.limit - again, self.budget.places)
-        if group.rules is not None and group.rules.picking is not None:
+        if is_picking(group):
             given = deliver_picked(ctx, key, stream, group, &terms, self.out, &self.budget)
         else:
             given = deliver_new(ctx, key, stream, group, &terms, self.out, &self.budget)
@@ -492,7 +492,7 @@ cdef class ConsumerRead(GroupsRead):
             self.put_later(entries_by_id(stream, ids))
             return True
         self.budget.places = places_of(group)
-        if group.rules is not None and group.rules.picking is not None:
+        if is_picking(group):
             return False
         if self.claim_idle_ms != NO_CLAIM or not is_long_delivery(
                 stream, group, min(limit, self.budget.places)):
@@ -551,8 +551,7 @@ cdef class ConsumerRead(GroupsRead):
                 ctx.keyspace.schedule_after(self.db_index, key, group, ctx.steady_ms)
                 # Some claimable or due entries may not have been examined.
                 if self.budget.is_cut and not self.will_retry:
-                    ctx.keyspace.timer_requests.append(
-                        (ctx.steady_ms + 1, self.db_index, key, self.group))
+                    self.look_again(ctx, key, 1)
         return reply
 
     cdef bint is_cut(self, list opened) except -1:
@@ -566,8 +565,7 @@ cdef class ConsumerRead(GroupsRead):
         """Continue such searches in a later turn."""
         for (_, key), (_, group) in zip(self.keys, opened):
             if is_search_cut(group):
-                ctx.keyspace.timer_requests.append(
-                    (ctx.steady_ms + 1, self.db_index, key, self.group))
+                self.look_again(ctx, key, 1)
         return 0
 
     cdef bint waits_on_managed(self) except -1:

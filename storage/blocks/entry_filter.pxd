@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from millstream.encoding cimport Slice
-from millstream.storage.blocks.layout cimport SETS_MAX, Cursor, Entry, Packed, View
+from millstream.storage.blocks.layout cimport SETS_MAX, Cursor, Entry, Packed, ValueSpace, View
 from millstream.storage.blocks.numbers cimport Bound
 
 
@@ -55,8 +55,7 @@ cdef class EntryFilter:
     cdef uint32_t[SETS_MAX + 1] starts
     cdef const uint8_t* names[SETS_MAX]
     cdef uint32_t set_count
-    cdef char* space
-    cdef Py_ssize_t space_size
+    cdef ValueSpace space
     # Bytes that each matching entry has, if its values are not packed; none if the size is 0.
     cdef bytes needle
     cdef Py_ssize_t needle_size

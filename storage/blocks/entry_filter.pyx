@@ -24,7 +24,7 @@ from millstream.storage.blocks.entry_filter cimport (
 from millstream.storage.blocks.layout cimport (
     AS_TEXT, AS_WORD, CHECKPOINT_EVERY, REF_PLAIN, SETS_MAX, SLACK, Cursor, Entry, Head, Packed, View,
     checkpoint_count, cursor_checkpoint, cursor_next, cursor_start, next_name, next_packed, next_word,
-    read_entry, read_varint, skip_values, unpack_value, word_frame, write_varint,
+    read_entry, read_varint, skip_values, unpacked_value, write_varint,
 )
 from millstream.storage.blocks.numbers cimport Bound, Number, compare_to_bound, read_bound, read_number
 
@@ -175,7 +175,7 @@ cdef class EntryFilter:
         for i in range(CONDITIONS_MAX):
             PyMem_Free(self.conditions[i].values)
         PyMem_Free(self.looks)
-        PyMem_Free(self.space)
+        PyMem_Free(self.space.bytes)
 
     cdef int add_condition(self, Condition* condition, list words, Py_ssize_t at) except -1:
         """Set a condition from the words from `at` on; return the number of its words."""
@@ -409,23 +409,10 @@ cdef class EntryFilter:
         return False
 
     cdef const char* unpacked(self, const Packed* packed) except NULL:
-        """The bytes of a packed value: where they are, or in a space that the next call uses again."""
-        cdef char* space
-        cdef Py_ssize_t size
-        if packed.how == AS_TEXT:
-            return <const char*>packed.rest
-        if packed.how == AS_WORD:
-            return <const char*>packed.word + word_frame(packed.word_size)
-        size = <Py_ssize_t>packed.size + SLACK
-        self.work += size >> 5
-        if size > self.space_size:
-            space = <char*>PyMem_Realloc(self.space, 2 * size)
-            if space == NULL:
-                raise MemoryError("no memory for a packed value")
-            self.space = space
-            self.space_size = 2 * size
-        unpack_value(self.space, packed)
-        return self.space
+        """The bytes of a packed value, until the next call."""
+        if packed.how != AS_TEXT and packed.how != AS_WORD:
+            self.work += (<Py_ssize_t>packed.size + SLACK) >> 5
+        return unpacked_value(&self.space, packed)
 
     # ------------------------------------------------------------ entries
 

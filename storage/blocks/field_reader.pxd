@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
 from millstream.encoding cimport Slice
-from millstream.storage.blocks.layout cimport Entry, View
+from millstream.storage.blocks.layout cimport Entry, ValueSpace, View
 
 
 cdef class FieldReader:
@@ -9,10 +9,8 @@ cdef class FieldReader:
     # The names that were looked at last, and the place of the field among them, -1 without one.
     cdef const uint8_t* names
     cdef int64_t place
-    cdef char* space
-    cdef Py_ssize_t space_size
+    cdef ValueSpace space
 
     cdef int begin(self) noexcept
     cdef bint find(self, const View* view, const Entry* entry, Slice* out) except -1
     cdef int64_t place_in(self, const Entry* entry) noexcept
-    cdef int reserve(self, Py_ssize_t size) except -1

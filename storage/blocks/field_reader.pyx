@@ -2,14 +2,13 @@
 """Reads the first value of one field of entries: the key by which a group orders them."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.mem cimport PyMem_Free
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp
 
 from millstream.encoding cimport Slice
 from millstream.storage.blocks.layout cimport (
-    AS_TEXT, AS_WORD, SLACK, Entry, Packed, View, next_name, next_packed, next_word, read_varint,
-    unpack_value, word_frame,
+    Entry, Packed, View, next_name, next_packed, next_word, read_varint, unpacked_value,
 )
 
 
@@ -20,7 +19,7 @@ cdef class FieldReader:
         self.field = field
 
     def __dealloc__(self):
-        PyMem_Free(self.space)
+        PyMem_Free(self.space.bytes)
 
     cdef int begin(self) noexcept:
         """Forget the names of another block."""
@@ -47,14 +46,7 @@ cdef class FieldReader:
         for _i in range(self.place + 1):
             at = next_packed(view, at, &packed)
         out.size = <Py_ssize_t>packed.size
-        if packed.how == AS_TEXT:
-            out.ptr = <const char*>packed.rest
-        elif packed.how == AS_WORD:
-            out.ptr = <const char*>packed.word + word_frame(packed.word_size)
-        else:
-            self.reserve(out.size + SLACK)
-            unpack_value(self.space, &packed)
-            out.ptr = self.space
+        out.ptr = unpacked_value(&self.space, &packed)
         return True
 
     cdef int64_t place_in(self, const Entry* entry) noexcept:
@@ -68,13 +60,3 @@ cdef class FieldReader:
                     name.ptr, PyBytes_AS_STRING(self.field), name.size) == 0:
                 return i
         return -1
-
-    cdef int reserve(self, Py_ssize_t size) except -1:
-        cdef char* space
-        if size > self.space_size:
-            space = <char*>PyMem_Realloc(self.space, 2 * size)
-            if space == NULL:
-                raise MemoryError("no memory for a packed value")
-            self.space = space
-            self.space_size = 2 * size
-        return 0

@@ -330,5 +330,13 @@ cdef uint32_t view_live_before(const View* view, uint64_t ms, uint64_t seq) noex
 cdef bint view_last_live_before(const View* view, uint64_t ms, uint64_t seq, Entry* out) noexcept nogil
 cdef bint view_nth_live(const View* view, uint64_t ms, uint64_t seq, uint64_t nth, Entry* out) noexcept nogil
 cdef char* unpack_value(char* to, const Packed* value) noexcept nogil
+
+
+# Space for one unpacked value. Its owner frees `bytes`.
+cdef struct ValueSpace:
+    char* bytes
+    Py_ssize_t size
+
+cdef const char* unpacked_value(ValueSpace* space, const Packed* value) except NULL
 cdef list entry_words(const View* view, const Entry* entry)
 cdef object entry_slices(const View* view, const Entry* entry, Slice* items)

@@ -8,6 +8,7 @@ length.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_Realloc
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -197,6 +198,25 @@ cdef char* unpack_value(char* to, const Packed* value) noexcept nogil:
         memcpy(to, value.rest, value.rest_size)
         to += value.rest_size
     return to
+
+
+cdef const char* unpacked_value(ValueSpace* space, const Packed* value) except NULL:
+    """The bytes of a value: where they are, or in the space, which the next call uses again."""
+    cdef Py_ssize_t size
+    cdef char* made
+    if value.how == AS_TEXT:
+        return <const char*>value.rest
+    if value.how == AS_WORD:
+        return <const char*>value.word + word_frame(value.word_size)
+    size = <Py_ssize_t>value.size + SLACK
+    if size > space.size:
+        made = <char*>PyMem_Realloc(space.bytes, 2 * size)
+        if made == NULL:
+            raise MemoryError("no memory for a packed value")
+        space.bytes = made
+        space.size = 2 * size
+    unpack_value(space.bytes, value)
+    return space.bytes
 
 
 cdef list entry_words(const View* view, const Entry* entry):

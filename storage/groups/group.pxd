@@ -82,10 +82,14 @@ cdef inline uint64_t in_flight_of(Group group) noexcept:
     return group.pending.records.count - group.pending.records.waiting
 
 
+# True if the group has a filter or an order.
+cdef inline bint is_picking(Group group) noexcept:
+    return group.rules is not None and group.rules.picking is not None
+
+
 # True if entries are pending, or may be parked.
 cdef inline bint holds_read(Group group) noexcept:
-    return group.pending.records.count > 0 or (
-        group.rules is not None and group.rules.picking is not None)
+    return group.pending.records.count > 0 or is_picking(group)
 
 
 # The number of entries that reads may bring to readers in addition.

@@ -290,16 +290,14 @@ cdef bint first_read_held(Group group, EntryId start, EntryId* held) noexcept:
     one. False without one."""
     cdef PendingAt at
     cdef const Pending* record = NULL
-    cdef Picking picking
+    cdef KeyOrder keys = keys_of(group)
     cdef EntryId parked
     if group.pending.records.count:
         record = first_pending(group.pending.records, start, &at)
-    if group.rules is not None and group.rules.picking is not None:
-        picking = group.rules.picking
-        if picking.keys is not None and picking.keys.first_parked(start, &parked) and (
-                record == NULL or id_less(parked.ms, parked.seq, record.ms, record.seq)):
-            held[0] = parked
-            return True
+    if keys is not None and keys.first_parked(start, &parked) and (
+            record == NULL or id_less(parked.ms, parked.seq, record.ms, record.seq)):
+        held[0] = parked
+        return True
     if record == NULL:
         return False
     held[0] = EntryId(record.ms, record.seq)
@@ -307,10 +305,7 @@ cdef bint first_read_held(Group group, EntryId start, EntryId* held) noexcept:
 
 
 cdef bint is_parked(Group group, EntryId at) noexcept:
-    cdef KeyOrder keys
-    if group.rules is None or group.rules.picking is None:
-        return False
-    keys = (<Picking>group.rules.picking).keys
+    cdef KeyOrder keys = keys_of(group)
     return keys is not None and keys.has(at, True)
 
 

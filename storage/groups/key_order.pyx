@@ -249,7 +249,7 @@ cdef class KeyOrder:
         return number
 
     cdef void split_entries(self) noexcept:
-        """`split_keys` for entries."""
+        """`split_keys` for entries, whose `chain` is a bit-field without an address."""
         cdef Chains* chains = &self.entry_chains
         cdef uint32_t made = chains.count
         cdef uint32_t number, following
