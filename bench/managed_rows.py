@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bench.datasets import KEY, encode
-from bench.evict_rows import COUNT, TOGETHER, batch_of, entry_id
-from bench.figures import OURS, REDIS, BenchError, Lanes, Reading
+from bench.evict_rows import COUNT, TOGETHER, batch_of, entry_id, sent
+from bench.figures import OURS, BenchError, Lanes, Reading, alone
 from bench.harness import GROUP, JOURNAL_OFF, Harness, Side, ids_of
 from bench.load import Load
 from bench.persistence_rows import worst_ping_us
@@ -58,17 +58,6 @@ def entry_of(number: int, keys: int, hot: int) -> bytes:
     return encode("XADD", KEY, entry_id(number), "place", place, "kind", kind, "celsius", "35.6")
 
 
-def sent(side: Side, client: Client, requests: Sequence[bytes], replies: int) -> float:
-    """The server's CPU time for requests of which each has this number of replies."""
-    before_ns = side.server.cpu_ns()
-    for request in requests:
-        client.send(request)
-        for _ in range(replies):
-            client.receive("a request")
-    side.server.settle()
-    return side.server.cpu_ns() - before_ns
-
-
 # ---------------------------------------------------------------- rules without effects
 
 
@@ -108,7 +97,7 @@ def memory_in_order(harness: Harness, full: int, quick: int) -> Lanes:
         more = grown(harness, entries, ORDERED, "100", entries) - plain
         return Reading(max(more, LEAST_BYTES))
 
-    return alone(harness.alternate({OURS: once}))
+    return alone(harness.alternate({OURS: once})[OURS])
 
 
 def parked_memory(harness: Harness) -> Lanes:
@@ -117,7 +106,7 @@ def parked_memory(harness: Harness) -> Lanes:
     def once() -> Reading:
         return Reading(grown(harness, PARKED, ORDERED, "10", PARKED - 1, keys=1))
 
-    return alone(harness.alternate({OURS: once}))
+    return alone(harness.alternate({OURS: once})[OURS])
 
 
 def grown(
@@ -133,10 +122,6 @@ def grown(
         while client.call(*read) is not None:
             pass
     return (side.server.rss_bytes() - before) / found
-
-
-def alone(lanes: Lanes) -> Lanes:
-    return {REDIS: [Reading(1.0)] * len(lanes[OURS]), **lanes}
 
 
 # ---------------------------------------------------------------- failures
@@ -220,11 +205,7 @@ def ordered(harness: Harness, full: int, quick: int, hot: int) -> Lanes:
 
     def cost(client: Client, rules: Sequence[str]) -> float:
         new_stream(side, client, entries, rules, hot=hot)
-        before_ns = side.server.cpu_ns()
-        for _ in read_and_acknowledged(client, entries):
-            pass
-        side.server.settle()
-        return side.server.cpu_ns() - before_ns
+        return cost_of_reading(side, client, entries)
 
     with connections(side, 1) as (client,):
         return times_as_long(harness, lambda: cost(client, ()), lambda: cost(client, ORDERED))
@@ -240,7 +221,7 @@ def ordered_stall(harness: Harness, full: int, quick: int) -> Lanes:
             new_stream(side, client, entries, ORDERED, hot=1)
             return Reading(worst_ping_us(side, read_and_acknowledged(client, entries)))
 
-    return alone(harness.alternate({OURS: once}))
+    return alone(harness.alternate({OURS: once})[OURS])
 
 
 def read_and_acknowledged(client: Client, entries: int) -> Iterator[None]:
@@ -258,6 +239,14 @@ def read_and_acknowledged(client: Client, entries: int) -> Iterator[None]:
         yield
 
 
+def cost_of_reading(side: Side, client: Client, entries: int) -> float:
+    before_ns = side.server.cpu_ns()
+    for _ in read_and_acknowledged(client, entries):
+        pass
+    side.server.settle()
+    return side.server.cpu_ns() - before_ns
+
+
 def filtered(harness: Harness, full: int, quick: int) -> Lanes:
     """A match of a group with WHERE, which one of ten entries meets, as a multiple of an entry of a
     plain group."""
@@ -266,11 +255,7 @@ def filtered(harness: Harness, full: int, quick: int) -> Lanes:
 
     def cost(client: Client, entries: int, rules: Sequence[str]) -> float:
         new_stream(side, client, entries, rules)
-        before_ns = side.server.cpu_ns()
-        for _ in read_and_acknowledged(client, matches):
-            pass
-        side.server.settle()
-        return side.server.cpu_ns() - before_ns
+        return cost_of_reading(side, client, matches)
 
     with connections(side, 1) as (client,):
         return times_as_long(

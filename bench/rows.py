@@ -30,7 +30,7 @@ from bench import (
 from bench.command_rows import ALONE, MESSAGES, OTHERS, CommandRow
 from bench.datasets import IOT, KEY, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
-from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading
+from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading, alone
 from bench.harness import JOURNAL_OFF, OURS_X, Harness, Row
 from bench.import_rows import imports
 from bench.persistence_rows import (
@@ -679,8 +679,7 @@ def add_dialect(name: str, title: str, of: Row) -> None:
         if OURS_X not in lanes:
             raise BenchError("our side speaks one dialect only")
         times = zip(lanes[OURS], lanes[OURS_X], strict=True)
-        ours = [Reading(x.cost / t.cost) for t, x in times]
-        return {REDIS: [Reading(1.0)] * len(ours), OURS: ours}
+        return alone([Reading(x.cost / t.cost) for t, x in times])
 
     row(name, DIALECTS, title, Goal(cost_max=1.1), unit="times")(measure)
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from bench.datasets import KEY, SENSOR_ENTRY
-from bench.figures import OURS, REDIS, BenchError, Lanes, Reading
+from bench.figures import OURS, BenchError, Lanes, Reading, alone
 from bench.harness import Harness, Side
 from bench.load import Load, command_line
 from bench.persistence_rows import MEMORY_LOOK_S, journal_of, worst_ping_us
@@ -179,4 +179,4 @@ def waiting_for_replica(harness: Harness, full: int, quick: int) -> Lanes:
         for _ in range(harness.plan.rounds):
             found.append(Reading(rate("0") / rate("1")))
     side.empty()
-    return {REDIS: [Reading(1.0)] * len(found), OURS: found}
+    return alone(found)

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from bench.datasets import KEY, SENSOR_ENTRY, encode, ranges_data
-from bench.figures import OURS, REDIS, BenchError, Lanes, Reading
+from bench.figures import OURS, BenchError, Lanes, Reading, alone
 from bench.harness import Harness, Pair, Side, fill
 from bench.load import Load
 from bench.persistence_rows import worst_ping_us
@@ -38,7 +38,7 @@ def times_as_long(harness: Harness, old: Callable[[], float], new: Callable[[], 
     for _ in range(harness.plan.rounds):
         before = old()
         found.append(Reading(new() / before))
-    return {REDIS: [Reading(1.0)] * len(found), OURS: found}
+    return alone(found)
 
 
 def ours(harness: Harness) -> Side:
@@ -203,8 +203,7 @@ def release_stall(harness: Harness, full: int, quick: int) -> Lanes:
             raise BenchError(f"{entries} entries were held, {side.call('XLEN', KEY)} are visible")
         return Reading(worst_us)
 
-    lanes = harness.alternate({OURS: once})
-    return {REDIS: [Reading(1.0)] * len(lanes[OURS]), **lanes}
+    return alone(harness.alternate({OURS: once})[OURS])
 
 
 def giving_up(side: Side) -> Iterator[None]:
