@@ -42,6 +42,10 @@ class TalkingClient:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def talk(self) -> None:
+        while True:
+            self.act()
+
+    def act(self) -> None:
         raise NotImplementedError
 
     def start(self) -> None:

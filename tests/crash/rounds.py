@@ -75,13 +75,6 @@ class Client(TalkingClient):
         self.chance = random.Random(seed)
         self.known: list[bytes] = []  # IDs in its replies
 
-    def talk(self) -> None:
-        while True:
-            self.act()
-
-    def act(self) -> None:
-        raise NotImplementedError
-
     def call(self, *words: bytes) -> Reply:
         operations = self.record.ask([words])
         reply = self.connection.call(*words)

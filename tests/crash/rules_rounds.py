@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tests.crash.killing import TalkingClient, play_and_kill
 from tests.support.client import RawClient, as_bytes, as_list
-from tests.support.resp import Error, Null, Reply, Simple
+from tests.support.resp import Error, Null, Reply, Simple, facts_of
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
@@ -71,13 +71,6 @@ class Client(TalkingClient):
         self.name = name
         self.record = record
         self.chance = random.Random(f"{seed}/{name}")
-
-    def talk(self) -> None:
-        while True:
-            self.act()
-
-    def act(self) -> None:
-        raise NotImplementedError
 
     def call(self, *words: bytes) -> Reply:
         reply = self.connection.call(*words)
@@ -146,6 +139,11 @@ def entries(reply: Reply) -> list[tuple[bytes, bytes, bytes]]:
     return found
 
 
+def fields_in(client: RawClient, key: str) -> list[list[Reply]]:
+    """The fields and values of each entry of a stream."""
+    return [as_list(as_list(row)[1]) for row in as_list(client.call("XRANGE", key, "-", "+"))]
+
+
 class RulesRounds:
     def __init__(self, server: Server, seed: int) -> None:
         self.server = server
@@ -189,20 +187,18 @@ class RulesRounds:
         held = 0
         for key in (b"jobs", b"orders"):
             reply = client.call(b"XREADGROUP", b"GROUP", b"w", b"last", b"STREAMS", key, b">")
-            for entry_id, value, _ in entries(reply):
+            given = entries(reply)
+            for entry_id, value, _ in given:
                 self.record.given[key, value] += 1
                 assert client.call(b"XACK", key, b"w", entry_id) == 1
                 self.record.acknowledged.add((key, value))
-            words = as_list(client.call(b"TINFO", key, b"GROUP", b"w"))
-            facts = dict(zip(words[::2], words[1::2], strict=True))  # type: ignore[arg-type]
+            facts = facts_of(client.call(b"TINFO", key, b"GROUP", b"w"))
             counts = (facts[name] for name in (b"in-flight", b"waiting", b"parked", b"dead"))
-            held += sum(counts) + len(entries(reply))  # type: ignore[arg-type]
+            held += sum(counts) + len(given)  # type: ignore[arg-type]
         return held == 0
 
     def _check_copies(self, client: RawClient) -> None:
-        rows = [
-            as_list(as_list(row)[1]) for row in as_list(client.call("XRANGE", "dead", "-", "+"))
-        ]
+        rows = fields_in(client, "dead")
         copies = Counter((as_bytes(row[7]), as_bytes(row[1])) for row in rows)
         self.copies = set(copies)
         assert max(copies.values(), default=1) == 1, "an entry was copied twice"
@@ -213,10 +209,7 @@ class RulesRounds:
     def _check_filter(self, client: RawClient) -> None:
         reply = client.call("XREADGROUP", "GROUP", "audit", "c", "STREAMS", "jobs", ">")
         seen = [value for _, value, _ in entries(reply)]
-        rows = [
-            as_list(as_list(row)[1]) for row in as_list(client.call("XRANGE", "jobs", "-", "+"))
-        ]
-        assert seen == [row[1] for row in rows if row[3] == b"a"]
+        assert seen == [row[1] for row in fields_in(client, "jobs") if row[3] == b"a"]
 
     def _check_scheduled(self, client: RawClient) -> None:
         wait_until(lambda: client.call("TSCHEDULED", "later", "-", "+") == [], what="the firing")

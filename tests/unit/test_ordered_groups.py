@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.managed import check_effects, facts, pending
-from tests.support.resp import Error, Null, Simple
+from tests.support.resp import Error, Null, Simple, facts_of
 
 from millstream.storage.groups.picking import set_parked_max
 from millstream.storage.streams.head_eviction import lost_by
@@ -421,9 +421,7 @@ def test_evict_done_keeps_parked_entries(s: InProcessClient) -> None:
     assert take(s) == [1, 3]
     assert s.call("XACK s g 1-1 3-1") == 2
     assert ids(s) == [2, 3, 4, 5]
-    tinfo = s.call("TINFO s")
-    assert isinstance(tinfo, list)
-    shown = dict(zip(tinfo[::2], tinfo[1::2], strict=True))
+    shown = facts_of(s.call("TINFO s"))
     assert (shown[b"held-by"], shown[b"held-id"]) == (b"g", b"2.1")
     assert take(s) == [2, 5]
     assert s.call("XACK s g 5-1 2-1") == 2
