@@ -11,7 +11,6 @@ T = TypeVar("T", bound=str | bytes, default=str)
 V = TypeVar("V", default=str)
 """The same, or the type of the values of a reader with a codec."""
 
-
 LAYOUTS_MAX: int
 
 class Record(Mapping[V, V]):
