@@ -29,6 +29,7 @@ from millstream.memory_reserve import RESERVE, share_heap
 from millstream.server.backup.sending import Backups
 from millstream.server.clients import Clients, is_local
 from millstream.server.config.apply import switch_journal
+from millstream.server.config.cluster_directives import MAP_NAME, SUPERVISOR_VARIABLE
 from millstream.server.config.directives import NAMES, Config
 from millstream.server.config_check import warnings
 from millstream.server.crash_report import CrashReport
@@ -97,9 +98,6 @@ if TYPE_CHECKING:
 GC_THRESHOLDS = (200_000, 50, 100)
 LOADING_TURN_S = 0.005
 SHUTDOWN_PAUSE = "shutdown"
-# Modules of a cluster are not loaded without one: a start is mostly imports.
-SUPERVISOR = "MILLSTREAM_SUPERVISOR"  # server/cluster/states
-CLUSTER_MAP = "cluster.json"  # server/cluster/slot_map
 AGAIN_S = 10  # a signal within this time after a failed save stops without one
 
 PROMISES = {
@@ -132,7 +130,7 @@ async def _serve(config: Config, file: Path | None, arguments: Sequence[str]) ->
     signals = Signals(server, server.loop)
     signals.start()
     link = None
-    if SUPERVISOR in os.environ:
+    if SUPERVISOR_VARIABLE in os.environ:
         from millstream.server.cluster.supervisor_link import SupervisorLink
 
         link = SupervisorLink.of_environment(server)
@@ -405,7 +403,7 @@ class Server:
         fit_maxclients(self.config)
         if self._system_disk_is_used:
             prepare_directory(self.config.dir)
-            if (self.config.dir / CLUSTER_MAP).exists():
+            if (self.config.dir / MAP_NAME).exists():
                 from millstream.server.cluster.slot_map import refuse_nodes
 
                 refuse_nodes(self.config.dir)

@@ -7,16 +7,15 @@ all of these commands reply that there is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from millstream.commands.generic.databases import KEYS_AT_ONCE, in_parts
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import (
     OK,
-    ArrayHead,
     LongReply,
-    Several,
     Simple,
     Verbatim,
 )
@@ -28,8 +27,6 @@ from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slo
 command = CommandGroup("cluster", "@connection", since="3.0.0")
 
 NO_CLUSTER = "ERR This instance has cluster support disabled"
-KEYS_AT_ONCE = 4096  # a longer list of keys is sent in parts
-KEYS_PER_PART = 128
 INT64_MAX = 2**63 - 1
 
 
@@ -324,13 +321,7 @@ def cluster_getkeysinslot(ctx: Context[ClusterHost], args: Args) -> object:
     if not 0 <= slot < CLUSTER_SLOTS or count < 0:
         raise CommandError("ERR Invalid slot or number of keys")
     found = ctx.db.slots.keys_in(slot, count) if node.owns(slot) else []
-    return found if len(found) <= KEYS_AT_ONCE else LongReply(_in_parts(found))
-
-
-def _in_parts(keys: list[bytes]) -> Iterator[object]:
-    yield ArrayHead(len(keys))
-    for start in range(0, len(keys), KEYS_PER_PART):
-        yield Several(keys[start : start + KEYS_PER_PART])
+    return found if len(found) <= KEYS_AT_ONCE else LongReply(in_parts(found))
 
 
 # Nodes

@@ -97,9 +97,14 @@ def _matching(walk: KeyIterator, matches: Callable[[bytes], object] | None) -> I
             yield PAUSE
     finally:
         walk.close()
-    yield ArrayHead(len(found))
-    for start in range(0, len(found), KEYS_PER_PART):
-        yield Several(found[start : start + KEYS_PER_PART])
+    yield from in_parts(found)
+
+
+def in_parts(keys: list[bytes]) -> Iterator[object]:
+    """The parts of a long reply that lists keys."""
+    yield ArrayHead(len(keys))
+    for start in range(0, len(keys), KEYS_PER_PART):
+        yield Several(keys[start : start + KEYS_PER_PART])
 
 
 def _take_cursor(args: Args) -> int:

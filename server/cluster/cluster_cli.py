@@ -12,6 +12,7 @@ from millstream.cli_error import CliError
 from millstream.errors import DataError, StartError, counted
 from millstream.server.cluster.slot_map import read_map
 from millstream.server.cluster.unix_sockets import ask_supervisor
+from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.repair.destination import Unusable, stoppable
 from millstream.server.serve_cli import SHARDS_MAX
 
@@ -36,7 +37,7 @@ def status(folder: Path, as_json: bool) -> None:
     except StartError as problem:
         raise CliError(str(problem)) from None
     if slot_map is None:
-        raise CliError(f"{folder} is no directory of nodes: it has no cluster.json")
+        raise CliError(f"{folder} is no directory of nodes: it has no {MAP_NAME}")
     running = ask_supervisor(folder)
     nodes = running["nodes"] if running else {}
     rows = []

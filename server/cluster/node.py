@@ -14,9 +14,9 @@ from millstream.commands.admin.cluster import NodeRow
 from millstream.commands.runtime.context import Session
 from millstream.errors import StartError
 from millstream.server.cluster.relay import Deliver, Relay
-from millstream.server.cluster.slot_map import NAME, Shard, SlotMap, read_map
+from millstream.server.cluster.slot_map import Shard, SlotMap, read_map
 from millstream.server.cluster.states import FAILED, LOADING, ONLINE, NodeState
-from millstream.server.config.cluster_directives import BY_HOSTNAME, BY_IP
+from millstream.server.config.cluster_directives import BY_HOSTNAME, BY_IP, MAP_NAME
 from millstream.server.config.directives import Config
 from millstream.server.execution.slot_check import SlotCheck
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -173,12 +173,12 @@ def open_node(
     slot_map = read_map(folder.parent)
     if slot_map is None:
         raise StartError(
-            f"cluster-enabled: {folder.parent} has no {NAME}. `millstream serve --shards N` makes "
-            "it and starts the nodes"
+            f"cluster-enabled: {folder.parent} has no {MAP_NAME}. `millstream serve --shards N` "
+            "makes it and starts the nodes"
         )
     for shard in slot_map.shards:
         if shard.folder == folder.name:
             return ClusterNode(config, slot_map, shard, is_loading, last_frame)
     raise StartError(
-        f"cluster-enabled: {folder.parent / NAME} has no node with the directory {folder.name}"
+        f"cluster-enabled: {folder.parent / MAP_NAME} has no node with the directory {folder.name}"
     )

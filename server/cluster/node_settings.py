@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from millstream.errors import StartError
-from millstream.server.cluster.slot_map import NAME, SlotMap, new_map, read_map, write_map
+from millstream.server.cluster.slot_map import SlotMap, new_map, read_map, write_map
+from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.config.directives import Config
 from millstream.storage.files.manifest import NAME as MANIFEST
 from millstream.storage.files.manifest import is_ours
@@ -81,7 +82,7 @@ def make_map(folder: Path, count: int) -> None:
         try:
             write_map(folder, new_map(count))
         except OSError as problem:
-            raise StartError(f"cannot write {folder / NAME}: {problem.strerror}") from None
+            raise StartError(f"cannot write {folder / MAP_NAME}: {problem.strerror}") from None
 
 
 def refuse_server(folder: Path, count: int) -> None:
@@ -95,7 +96,7 @@ def refuse_server(folder: Path, count: int) -> None:
     numbered = [name for name in names if name.isdigit() and (folder / name / MANIFEST).exists()]
     if numbered:
         raise StartError(
-            f"{folder} has directories of nodes ({min(numbered)}), but no {NAME}: restore that "
+            f"{folder} has directories of nodes ({min(numbered)}), but no {MAP_NAME}: restore that "
             "file from a copy"
         )
 

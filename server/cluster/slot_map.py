@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millstream.errors import StartError
+from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.config.file_replacement import replace_file
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
 
-NAME = "cluster.json"
 _VERSION = 1
 _ID = re.compile("[0-9a-f]{40}")
 
@@ -97,12 +97,12 @@ def write_map(folder: Path, found: SlotMap) -> None:
             for shard in found.shards
         },
     }  # fmt: skip
-    replace_file(folder / NAME, (json.dumps(document, indent=1) + "\n").encode(), mode=0o644)
+    replace_file(folder / MAP_NAME, (json.dumps(document, indent=1) + "\n").encode(), mode=0o644)
 
 
 def read_map(folder: Path) -> SlotMap | None:
     """The map in a folder; None if it has none. StartError if the file cannot be used."""
-    path = folder / NAME
+    path = folder / MAP_NAME
     try:
         text = path.read_bytes()
     except FileNotFoundError:

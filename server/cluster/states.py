@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-VARIABLE = "MILLSTREAM_SUPERVISOR"  # the number of the descriptor of a node's end
 ONLINE, LOADING, FAILED = "online", "loading", "failed"
 
 

@@ -21,8 +21,9 @@ from typing import Any
 from millstream import __version__
 from millstream.backoff import Backoff
 from millstream.server.cluster.shared_users import SharedUsers
-from millstream.server.cluster.states import FAILED, LOADING, ONLINE, VARIABLE, NodeState
+from millstream.server.cluster.states import FAILED, LOADING, ONLINE, NodeState
 from millstream.server.cluster.unix_sockets import SUPERVISOR, listening_socket
+from millstream.server.config.cluster_directives import SUPERVISOR_VARIABLE
 from millstream.server.config.directives import Config
 from millstream.server.monitor.log import LOGGER
 from millstream.server.process import PidFile, Supervision
@@ -73,7 +74,7 @@ class NodeProcess:
         """Start the process and wait for its end; its exit code."""
         self._is_stop_due = False
         ours, theirs = socket.socketpair()
-        environment = {**os.environ, VARIABLE: str(theirs.fileno())}
+        environment = {**os.environ, SUPERVISOR_VARIABLE: str(theirs.fileno())}
         try:
             # A session of its own: Ctrl-C in a terminal is for the supervisor.
             self._process = await asyncio.create_subprocess_exec(

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from millstream.errors import CommandError
 from millstream.server.cluster.node import ClusterNode
-from millstream.server.cluster.states import LOADING, ONLINE, VARIABLE, NodeState
+from millstream.server.cluster.states import LOADING, ONLINE, NodeState
+from millstream.server.config.cluster_directives import SUPERVISOR_VARIABLE
 from millstream.server.monitor.log import LOGGER
 
 BETWEEN_S = 1.0
@@ -80,7 +81,7 @@ class SupervisorLink:
     def of_environment(cls, server: Node) -> SupervisorLink:
         """The link over the descriptor that the environment names. Programs that this process
         starts do not get it."""
-        end = socket.socket(fileno=int(os.environ.pop(VARIABLE)))
+        end = socket.socket(fileno=int(os.environ.pop(SUPERVISOR_VARIABLE)))
         end.set_inheritable(False)
         return cls(server, end)
 

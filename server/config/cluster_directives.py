@@ -10,6 +10,9 @@ from millstream.server.config.replica_directives import HOST
 
 cluster = partial(directive, section="Cluster")
 BY_IP, BY_HOSTNAME, UNKNOWN = "ip", "hostname", "unknown-endpoint"
+# Here, so that a server without a cluster loads no module of one.
+MAP_NAME = "cluster.json"
+SUPERVISOR_VARIABLE = "MILLSTREAM_SUPERVISOR"
 
 
 class ClusterDirectives:
