@@ -157,13 +157,7 @@ def _write_node(disk: SystemDisk, part: Part, now_ms: int) -> None:
     try:
         identity = Identity(disk.random(16), now_ms, 0, directory, disk.random(BASE_SALT_SIZE))
         writer = SnapshotWriter(file, identity, with_rules=part.keyspace.has_rules)
-        stored = StoredKeyspace(part.keyspace)
-        capture = stored.begin_capture()
-        while (captured := capture.step(_CAPTURE_KEYS)) is not None:
-            for one in captured:
-                writer.add(one)
-        capture.close()
-        writer.finish(stored.global_meta())
+        StoredKeyspace(part.keyspace).write_to(writer, _CAPTURE_KEYS)
         file.sync()
     finally:
         file.close()

@@ -94,10 +94,7 @@ class Replay:
         earlier = self._obeyed.ignored.copy(), self._obeyed.unknown.copy()
         with self._obeyed.running():
             self._obeyed.database = 0
-            try:
-                self._run_all(requests, file, is_last=is_last)
-            finally:
-                self.keyspace.expiring = False
+            self._run_all(requests, file, is_last=is_last)
         file.size_bytes = requests.read_bytes
         if file.requests and not self.has_requests:
             self.has_requests = True

@@ -29,7 +29,7 @@ from millstream.server.moving.key_states import (
 )
 from millstream.server.moving.server_side import ServerSide
 from millstream.server.moving.source_files import aof_files, is_aof_directory, source_name
-from millstream.server.repair.checking import loader_of, new_keyspace
+from millstream.server.repair.checking import load_strictly
 from millstream.storage.blocks.block import Block
 from millstream.storage.dump.aof_file import begins_aof
 from millstream.storage.dump.base_making import WITHOUT_CONSUMER_TIMES
@@ -221,13 +221,11 @@ def _directory_side(path: Path) -> KeyspaceSide:
     name = printable(str(path))
     disk = SystemDisk(path)
     disk.lock_for("or copy its directory with `millstream backup`", alone=False)
-    keyspace = new_keyspace(_FAR_MS)
     try:
         manifest = load_manifest(disk)
         if manifest is None:
             raise NotComparable(f"{name} has no {NAME}: it is not a data directory")
-        for _ in loader_of(disk, keyspace).read(manifest, LoadReport()):
-            pass
+        keyspace = load_strictly(disk, manifest, LoadReport(), _FAR_MS)
         return KeyspaceSide(
             name, keyspace, has_consumer_times=_has_consumer_times(disk, manifest.base)
         )

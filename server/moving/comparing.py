@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from millstream.server.moving.key_states import Filters, Place, Side, State
+from millstream.server.moving.key_states import Filters, Place, Side, State, is_same_expiry
 from millstream.storage.dump.base_making import id_text, shown_key
 from millstream.storage.dump.digests import GroupRow, PendingRow
 
 _LOOK_S = 0.2
-_ROUNDED_MS = 1000
 
 
 @dataclass
@@ -130,12 +129,8 @@ class Comparison:
         return "the entries changed meanwhile"
 
     def _expiry(self, a: State, b: State) -> Iterator[str]:
-        if a.expiry_ms is None or b.expiry_ms is None:
-            if a.expiry_ms != b.expiry_ms:
-                yield f"expiry: {a.expiry_ms} and {b.expiry_ms}"
-            return
-        allowed = 0 if a.is_expiry_exact and b.is_expiry_exact else _ROUNDED_MS
-        if abs(a.expiry_ms - b.expiry_ms) > allowed:
+        ours, theirs = (a.expiry_ms, a.is_expiry_exact), (b.expiry_ms, b.is_expiry_exact)
+        if not is_same_expiry(ours, theirs):
             yield f"expiry: {a.expiry_ms} and {b.expiry_ms}"
 
     # ------------------------------------------------------------ groups

@@ -14,7 +14,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -93,6 +93,27 @@ class Task:
             salvage=self.salvage,
             databases_count=self.databases_count,
         )
+
+
+def begin(task: Task, output: int) -> int:
+    """Start the process of a task, which writes messages to a descriptor; the number of the
+    process."""
+    files = [file for source in task.sources for file in source.all_files]
+    for descriptor in (task.base, *(file.descriptor for file in files if file.descriptor > 0)):
+        os.set_inheritable(descriptor, True)
+    words = [sys.executable, "-m", "millstream.server.moving.converting", task.to_text()]
+    actions = [(os.POSIX_SPAWN_DUP2, output, 2)]
+    return os.posix_spawn(sys.executable, words, os.environ, file_actions=actions)
+
+
+def messages_in(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The messages of the process. Other text, of Python itself for example, is a `note`."""
+    for line in lines:
+        try:
+            message = json.loads(line)
+        except ValueError:  # also a message that was cut off
+            message = None
+        yield message if isinstance(message, dict) else {"note": line.strip()}
 
 
 class DescriptorOutput:

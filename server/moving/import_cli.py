@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import stat
-import sys
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -29,7 +27,7 @@ from millstream.cli_error import CliError
 from millstream.errors import counted, printable
 from millstream.seconds import Seconds
 from millstream.server.config.kinds import parse_size
-from millstream.server.moving.converting import Source, Task
+from millstream.server.moving.converting import Source, Task, begin, messages_in
 from millstream.server.moving.import_report import Report, write_report
 from millstream.server.moving.source_files import NoSource, aof_files, source_name
 from millstream.server.repair.destination import Destination, Unusable, stoppable
@@ -392,13 +390,7 @@ class Import:
             with_digests=self._given["report_path"] is not None,
         )
         messages, theirs = os.pipe()
-        files = [file for source in sources for file in source.all_files]
-        kept = [base, *(file.descriptor for file in files if file.descriptor > 0)]
-        actions = [(os.POSIX_SPAWN_DUP2, theirs, 2)]
-        words = [sys.executable, "-m", "millstream.server.moving.converting", task.to_text()]
-        for descriptor in kept:
-            os.set_inheritable(descriptor, True)
-        child = os.posix_spawn(sys.executable, words, os.environ, file_actions=actions)
+        child = begin(task, theirs)
         os.close(theirs)
         try:
             with os.fdopen(messages, encoding="utf-8", errors="replace") as lines:
@@ -416,13 +408,10 @@ class Import:
         failed: str | None = None
         last = ""
         with progress_bar() as tell:
-            for line in lines:
-                try:
-                    message = json.loads(line)
-                except ValueError:
-                    last = line.strip() or last
-                    continue
-                if "progress" in message:
+            for message in messages_in(lines):
+                if "note" in message:
+                    last = message["note"] or last
+                elif "progress" in message:
                     tell(*message["progress"])
                 elif "stream" in message:
                     report.add_stream(message["stream"])

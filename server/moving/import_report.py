@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import counted
+from millstream.storage.dump.base_making import first_names
 
 _STREAMS_SHOWN = 20
 _COLUMNS = ("db", "key", "length", "first_id", "last_id", "groups", "pending")
@@ -95,10 +96,9 @@ class Report:
 
 def left_out_line(what: str, left_out: dict[str, Any]) -> str:
     """The keys of one type that were left out."""
-    names = ", ".join(left_out["names"])
-    more = "" if left_out["keys"] <= len(left_out["names"]) else ", ..."
+    names = first_names(left_out["names"], left_out["keys"])
     size = counted(left_out["bytes"], "byte")
-    return f"left out: {left_out['keys']} of the type {what} ({size}): {names}{more}"
+    return f"left out: {left_out['keys']} of the type {what} ({size}): {names}"
 
 
 def _source_line(source: dict[str, Any]) -> str:

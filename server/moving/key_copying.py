@@ -16,18 +16,16 @@ from millstream.cli_error import CliError
 from millstream.errors import counted, printable, readable
 from millstream.remote import info_fields
 from millstream.server.moving.import_report import left_out_line
-from millstream.server.moving.key_states import Filters, Place, State
+from millstream.server.moving.key_states import Filters, Place, State, is_same_expiry
 from millstream.server.moving.server_side import ServerSide
-from millstream.storage.dump.base_making import NAMES_MAX, LeftOut, shown_key
+from millstream.storage.dump.base_making import LeftOut, shown_key
 from millstream.storage.dump.digests import GroupRow
 from millstream.tools.tool_connection import is_error
 
 DUMPS_IN_FLIGHT = 4
 BULK_MAX_BYTES = 512 << 20  # of a server that does not show its proto-max-bulk-len
-INEXACT_MS = 1000  # between two readings of one expiry by PTTL and TIME
 _GONE = b"none"
 
-Expiry = tuple[int | None, bool]  # in Unix milliseconds, None without one; and if it is exact
 
 # Gets the number of keys that were looked at, and that of all keys.
 Tell = Callable[[int, int], object]
@@ -155,10 +153,7 @@ class Copy:
             )
         (usage,) = self._source.connection.pipeline([["MEMORY", "USAGE", key]])
         left_out = self.copied.left_out.setdefault(what, LeftOut())
-        left_out.keys += 1
-        left_out.bytes += usage if isinstance(usage, int) else 0
-        if len(left_out.names) < NAMES_MAX:
-            left_out.names.append(shown_key(key))
+        left_out.add(shown_key(key), usage if isinstance(usage, int) else 0)
 
     def _is_same(self, key: bytes) -> bool:
         """True if counters, last ID and groups of a stream are those of the target."""
@@ -173,7 +168,7 @@ class Copy:
         for key, ours, theirs in zip(
             keys, self._source.expiries(keys), self._target.expiries(keys), strict=True
         ):
-            if not _is_same_expiry(ours, theirs):
+            if not is_same_expiry(ours, theirs):
                 differing.append((key, ours[0]))
         replies = self._target.connection.pipeline(
             [
@@ -288,14 +283,6 @@ def _is_like(ours: State, theirs: State) -> bool:
         (state.length, state.last_id, _groups(state, has_read=has_read)) for state in (ours, theirs)
     )
     return mine == its
-
-
-def _is_same_expiry(ours: Expiry, theirs: Expiry) -> bool:
-    """True if two keys expire at the same time, as far as that is known."""
-    (one, is_exact), (other, is_too) = ours, theirs
-    if one is None or other is None:
-        return one is other
-    return abs(one - other) <= (0 if is_exact and is_too else INEXACT_MS)
 
 
 def _groups(state: State, *, has_read: bool) -> list[GroupRow]:

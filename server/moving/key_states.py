@@ -44,6 +44,17 @@ class ConsumerTimes(NamedTuple):
 
 UNKNOWN_TIMES = ConsumerTimes(None, None)
 
+INEXACT_MS = 1000  # between two readings of one expiry by PTTL and TIME
+Expiry = tuple[int | None, bool]  # in Unix milliseconds, None without one; and if it is exact
+
+
+def is_same_expiry(ours: Expiry, theirs: Expiry) -> bool:
+    """True if two keys expire at the same time, as far as that is known."""
+    (one, is_exact), (other, is_too) = ours, theirs
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= (0 if is_exact and is_too else INEXACT_MS)
+
 
 @dataclass
 class State:

@@ -24,6 +24,7 @@ from millstream.errors import counted, printable, readable
 from millstream.remote import info_fields, pairs
 from millstream.server.moving.fencing import Fence
 from millstream.server.moving.live_following import KINDS, Fields, Pair
+from millstream.storage.dump.base_making import LeftOut, first_names
 from millstream.tools.tool_connection import ToolError, Unreachable, is_error
 
 STREAMS_MAX = 10_000
@@ -31,7 +32,6 @@ _SCANNED_MAX = 500_000  # keys of a server in which streams are looked for
 _POLL_S = 0.003
 _BATCH = 500
 _OTHER_KEYS_MAX = 100_000
-_NAMES_MAX = 5
 
 
 class Failed(Exception):
@@ -47,8 +47,7 @@ class Promoted:
     offset: int = 0
     streams: int = 0
     pause_ms: float = 0.0
-    others: dict[str, list[str]] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    others: dict[str, LeftOut] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def lines(self, source: str, fence: Fence) -> Iterator[str]:
@@ -56,12 +55,9 @@ class Promoted:
         if self.pause_ms:
             yield f"writers waited {self.pause_ms:.0f} ms"
         yield f"{source} refuses writes ({fence.text}). To undo that: {fence.undo}"
-        for kind, names in self.others.items():
-            more = "" if self.counts[kind] <= len(names) else ", ..."
-            yield (
-                f"{source} still has {self.counts[kind]} of the type {kind}:"
-                f" {', '.join(names)}{more}"
-            )
+        for kind, others in self.others.items():
+            names = first_names(others.names, others.keys)
+            yield f"{source} still has {others.keys} of the type {kind}: {names}"
         for problem in self.problems:
             yield f"note: {problem}"
 
@@ -319,15 +315,11 @@ class Promotion:
                 kinds = self._source.pipeline([("TYPE", key) for key in keys])
                 for key, kind in zip(keys, kinds, strict=True):
                     if kind not in (b"stream", b"string", b"none") and not is_error(kind):
-                        self._note_other(kind.decode("utf-8", "replace"), key)
+                        name = kind.decode("utf-8", "replace")
+                        others = self._result.others.setdefault(name, LeftOut())
+                        others.add(printable(readable(key)))
                 if cursor == b"0":
                     break
-
-    def _note_other(self, kind: str, key: bytes) -> None:
-        self._result.counts[kind] = self._result.counts.get(kind, 0) + 1
-        names = self._result.others.setdefault(kind, [])
-        if len(names) < _NAMES_MAX:
-            names.append(printable(readable(key)))
 
 
 def _is_durable(ours: Fields) -> bool:

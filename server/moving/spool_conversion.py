@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import DataError
-from millstream.server.replication.redis_conversion import Conversion, ConversionError, Converted
 
 if TYPE_CHECKING:
     from millstream.server.moving.converting import Task
+    from millstream.server.replication.redis_conversion import Conversion, Converted
 
 _ENDED = "the conversion of the full sync was ended"
 
@@ -32,9 +31,8 @@ class SpoolConverter:
 
     def convert(self, conversion: Conversion) -> Converted:
         # Servers that follow no Redis do not load this.
-        import json
-
-        from millstream.server.moving.converting import CANNOT_WRITE, Source, Task
+        from millstream.server.moving.converting import CANNOT_WRITE, Source, Task, messages_in
+        from millstream.server.replication.redis_conversion import ConversionError, Converted
 
         limit = self._memory_bytes()
         task = Task(
@@ -49,10 +47,7 @@ class SpoolConverter:
         failed: str | None = None
         is_whole = False
         with self._messages(task, conversion.is_over) as lines:
-            for line in lines:
-                message: dict[str, Any] = (
-                    json.loads(line) if line.startswith("{") else {"note": line.strip()}
-                )
+            for message in messages_in(lines):
                 if "stream" in message and conversion.with_streams:
                     facts = message["stream"]
                     converted.added[facts["db"], facts["key"]] = facts["entries_added"]
@@ -98,19 +93,14 @@ class SpoolConverter:
 
     def _begin(self, task: Task, is_over: Callable[[], bool], output: int) -> None:
         """Start the process, unless its result is not needed any more."""
-        source = task.sources[0]
-        words = [sys.executable, "-m", "millstream.server.moving.converting", task.to_text()]
+        from millstream.server.moving.converting import begin
+
         with self._lock:
             if is_over():
                 raise DataError(_ENDED)
             self._is_stopped, self._signal = False, 0
-            os.set_inheritable(source.descriptor, True)
-            os.set_inheritable(task.base, True)
-            os.lseek(source.descriptor, 0, os.SEEK_SET)
-            self._process = os.posix_spawn(
-                sys.executable, words, os.environ,
-                file_actions=[(os.POSIX_SPAWN_DUP2, output, 2)],
-            )  # fmt: skip
+            os.lseek(task.sources[0].descriptor, 0, os.SEEK_SET)
+            self._process = begin(task, output)
 
     def stop(self) -> None:
         with self._lock:
@@ -122,5 +112,4 @@ class SpoolConverter:
 
 def _take(converted: Converted, done: dict[str, Any]) -> None:
     converted.keys = done["totals"]["streams"] + done["totals"]["strings"]
-    converted.program = done["source"][0]["program"]
     converted.left_out = {name: one["keys"] for name, one in done["left_out"].items()}

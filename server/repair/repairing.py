@@ -130,12 +130,7 @@ class _Repair:
             )
             # Frames may be lost: this data is not that of any line of history.
             salvage.keyspace.histories = ()
-            capture = salvage.stored.begin_capture()
-            while (captured := capture.step(_CAPTURE_KEYS)) is not None:
-                for one in captured:
-                    writer.add(one)
-            capture.close()
-            writer.finish(salvage.stored.global_meta())
+            salvage.stored.write_to(writer, _CAPTURE_KEYS)
             file.sync()
         finally:
             file.close()

@@ -64,11 +64,11 @@ from millstream.server.replication.records import (
     parse_message,
     parse_upstream,
 )
-from millstream.server.replication.redis_conversion import Converter
 from millstream.server.replication.redis_opening import SourceEvent
 from millstream.server.replication.upstream import Upstream
 
 if TYPE_CHECKING:
+    from millstream.server.replication.redis_conversion import Converter
     from millstream.server.replication.redis_link import RedisLink
 
 log = logging.getLogger("millstream.replication")

@@ -34,7 +34,6 @@ class Converted:
     database and key as reports show it. `left_out`: the number of keys of other types."""
 
     keys: int = 0
-    program: str = ""
     left_out: dict[str, int] = field(default_factory=dict)
     added: dict[tuple[int, str], int] = field(default_factory=dict)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from millstream.commands.access.verdict import keys_of
 from millstream.commands.runtime.arguments import OwnedArgs
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import Again
@@ -36,11 +37,9 @@ OBEYED = frozenset(
     """.split()
 )
 # They set the value of a string whatever it was; the places of their keys.
-_SETTING = {
-    b"set": (1, 2, 1), b"setex": (1, 2, 1), b"psetex": (1, 2, 1), b"setnx": (1, 2, 1),
-    b"getset": (1, 2, 1), b"getdel": (1, 2, 1), b"mset": (1, None, 2), b"msetnx": (1, None, 2),
-    b"del": (1, None, 1), b"unlink": (1, None, 1), b"delex": (1, 2, 1), b"restore": (1, 2, 1),
-}  # fmt: skip
+_SETTING = frozenset(
+    b"set setex psetex setnx getset getdel mset msetnx msetex del unlink delex restore".split()
+)
 # They change a string that has to be known.
 _CHANGING = frozenset(
     b"append incr decr incrby decrby incrbyfloat increx setrange".split()  # the key comes first
@@ -63,10 +62,6 @@ class CannotFollow(Exception):
 
 class Ignored(Counter[str]):
     """The commands that were not run, by name."""
-
-    @property
-    def total_count(self) -> int:
-        return sum(self.values())
 
     def note(self, name: bytes) -> None:
         shown = printable(readable(name[:64].lower()))
@@ -128,11 +123,11 @@ class Obeyed:
         context.session, context.may_block, context.events = self._session, False, b""
         context.write_error = context.memory_error = None
         context.db = keyspace.databases[self._session.db_index]
-        keyspace.expiring = False
+        expiring, keyspace.expiring = keyspace.expiring, False
         try:
             yield
         finally:
-            keyspace.expiring = True
+            keyspace.expiring = expiring
             context.session, context.may_block, context.events = session, may_block, events
             context.write_error, context.memory_error = errors
 
@@ -384,12 +379,8 @@ class Obeyed:
         name = words[0].lower()
         if name in _CHANGING:
             return (self._session.db_index, words[1]) not in self._keyspace.dropped_strings
-        places = _SETTING.get(name)
-        if places is not None:
-            first, end, step = places
-            self._forget_strings(words[first:end:step])
-        elif name == b"msetex" and len(words) > 2 and words[1].isdigit():
-            self._forget_strings(words[2 : 2 + 2 * int(words[1]) : 2])
+        if name in _SETTING:
+            self._forget_strings([key for key, _ in keys_of(COMMANDS[name], words)])
         return True
 
 

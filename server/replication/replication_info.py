@@ -223,7 +223,7 @@ class ReplicationInfo:
             following.offset,
             following.spool_bytes,
             obeyed.commands,
-            obeyed.ignored.total_count,
+            obeyed.ignored.total(),
             " ".join(f"{name}={count}" for name, count in names),
             following.dropped_strings,
             following.full_syncs,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millstream.errors import CommandError
 from millstream.server.config.directives import Config
@@ -28,12 +28,14 @@ from millstream.server.replication.link_connection import Connector
 from millstream.server.replication.promotion import WAIT_MAX_MS, Promotion
 from millstream.server.replication.receiver import Receiver
 from millstream.server.replication.records import encode_message
-from millstream.server.replication.redis_conversion import Converter
 from millstream.server.replication.replication_info import ReplicationInfo
 from millstream.server.replication.resync import Resync
 from millstream.server.replication.upstream import Upstream
 from millstream.server.replication.write_refusals import Restrictions
 from millstream.storage.keyspace.keyspace import Keyspace
+
+if TYPE_CHECKING:
+    from millstream.server.replication.redis_conversion import Converter
 
 log = logging.getLogger("millstream.replication")
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from millstream.storage.blocks.block import Block
 from millstream.storage.capture.capture import Capture
+from millstream.storage.capture.captured_keys import Captured
 from millstream.storage.capture.ordering_snapshot import restore_ordering
 from millstream.storage.capture.small_loader import SmallLoader
+from millstream.storage.capture.small_streams import SmallStreams
 from millstream.storage.keyspace.keyspace import Keyspace, Source
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import load_stream, stream_has_rules
+
+
+class Writer(Protocol):
+    def add(self, captured: Captured | SmallStreams) -> None: ...
+    def finish(self, global_meta: dict[str, Any]) -> None: ...
 
 
 class StoredKeyspace:
@@ -22,6 +29,15 @@ class StoredKeyspace:
     def begin_capture(self) -> Capture:
         """Begin a capture of the current keyspace."""
         return Capture(self._keyspace)
+
+    def write_to(self, writer: Writer, keys_per_step: int) -> None:
+        """Write everything as a base, at once."""
+        capture = self.begin_capture()
+        while (captured := capture.step(keys_per_step)) is not None:
+            for one in captured:
+                writer.add(one)
+        capture.close()
+        writer.finish(self.global_meta())
 
     def global_meta(self) -> dict[str, Any]:
         """The state that belongs to no key, as msgpack-able values."""

@@ -7,7 +7,7 @@ The base is whole or useless: it gets its footer in `finish`. The caller publish
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -62,6 +62,11 @@ class Wanted:
         return not self.patterns and self.databases is None and self.strings
 
 
+def first_names(names: Sequence[str], keys: int) -> str:
+    """The names of the first of these keys."""
+    return ", ".join(names) + ("" if keys <= len(names) else ", ...")
+
+
 @dataclass
 class LeftOut:
     """Keys of one type that were left out. `names` has the first ones."""
@@ -69,6 +74,12 @@ class LeftOut:
     keys: int = 0
     bytes: int = 0
     names: list[str] = field(default_factory=list)
+
+    def add(self, name: str, size_bytes: int = 0) -> None:
+        self.keys += 1
+        self.bytes += size_bytes
+        if len(self.names) < NAMES_MAX:
+            self.names.append(name)
 
 
 @dataclass
@@ -279,10 +290,7 @@ class BaseMaker:
     def leave_out(self, passed: Passed) -> None:
         """Count what has no place here."""
         kind = self.findings.left_out.setdefault(passed.what, LeftOut())
-        kind.keys += 1
-        kind.bytes += passed.size_bytes
-        if len(kind.names) < NAMES_MAX:
-            kind.names.append(shown_key(passed.name))
+        kind.add(shown_key(passed.name), passed.size_bytes)
 
     def _add_string(self, file: RdbFile, head: KeyHead, database: int, name: str) -> None:
         try:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.waiting import wait_until
 
 from millstream.errors import DataError
-from millstream.server.moving import spool_conversion
+from millstream.server.moving import converting
 from millstream.server.moving.spool_conversion import SpoolConverter
 from millstream.server.replication.redis_conversion import Conversion, ConversionError
 
@@ -27,7 +27,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
         script = tmp_path / "script"
         script.write_text(f"#!/bin/sh\n{text}\n")
         script.chmod(0o755)
-        monkeypatch.setattr(spool_conversion.sys, "executable", str(script))
+        monkeypatch.setattr(converting.sys, "executable", str(script))
 
     return put
 
