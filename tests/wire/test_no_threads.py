@@ -4,6 +4,7 @@ something, and the stop saves everything."""
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from collections.abc import Callable
 
@@ -57,9 +58,16 @@ def finish_saving(client: RawClient) -> None:
         wait_until(lambda name=field: client.info("persistence")[name], lambda value: value == "0")  # type: ignore[misc]
 
 
+def answers(port: int) -> bool:
+    """Whether somebody listens: the port of metrics opens after that of clients."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_every_command_works_without_threads(limited: Callable[..., Server]) -> None:
     port = free_port()
     server = limited(save="3600 1", **{"metrics-port": str(port)}).start()
+    wait_until(lambda: answers(port), bool)
     assert fetch(port, "/metrics").status == 200
     with server.client() as client:
         assert client.call("SET", "a", "1") == OK
