@@ -63,11 +63,12 @@ class Relay:
 
     def begin(self, feed: Feed) -> None:
         """The replica is being promoted. It gets the frames here if there is no primary to ask:
-        without a link, and in a ring of servers, where the request would go round for ever."""
+        without a link, with a Redis, and in a ring of servers, where the request would go round for
+        ever."""
         link = self.standing.link
         self._feeds[feed.address] = feed
         is_in_ring = bool(self.upstream.ring) or self.is_promoting()
-        if link is not None and link.is_connected and not is_in_ring:
+        if link is not None and link.has_primary_of_ours and not is_in_ring:
             link.say_promoting()
         else:
             self._send_last(is_of_primary=False)

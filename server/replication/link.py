@@ -174,6 +174,11 @@ class Link:
         return self.state is State.CONNECTED
 
     @property
+    def has_primary_of_ours(self) -> bool:
+        """True if the link to another millstream server is up. A Redis knows no handover."""
+        return self.is_connected and self.redis is None
+
+    @property
     def is_accepted(self) -> bool:
         """True if this primary has accepted this server once, with CONTINUE or a complete base."""
         return self.consent is not Consent.NEW
@@ -592,13 +597,13 @@ class Link:
 
     def say_promoting(self, is_over: bool = False) -> None:
         """This server is about to become a primary; `is_over`: it is not."""
-        if self._connection is not None and self.is_connected and self.redis is None:
+        if self._connection is not None and self.has_primary_of_ours:
             self._connection.protocol.say("promoting", b"0" if is_over else b"1")
             self._connection.flush()
 
     def say_promoted(self) -> None:
         """This server is a primary now."""
-        if self._connection is not None and self.is_connected and self.redis is None:
+        if self._connection is not None and self.has_primary_of_ours:
             self.acknowledge()  # the primary follows this server if that has all frames
             self._connection.protocol.say("promoted")
             self._connection.finish()
@@ -606,7 +611,7 @@ class Link:
 
     def say_successor(self, host: str, port: int, has_all: bool) -> None:
         """A replica of this server is the primary now; `has_all`: with all frames from here."""
-        if self._connection is not None and self.is_connected and self.redis is None:
+        if self._connection is not None and self.has_primary_of_ours:
             self.acknowledge()
             lacks = "" if has_all else f" {LACKS_FRAMES}"
             self._connection.protocol.say("promoted", f"{host} {port}{lacks}".encode())

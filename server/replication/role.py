@@ -362,7 +362,7 @@ class Role:
     def _has_primary_of_ours(self) -> bool:
         """True if the link to another millstream server is up, which hands over."""
         link = self.link
-        return link is not None and link.is_connected and link.redis is None
+        return link is not None and link.has_primary_of_ours
 
     def _begin_promotion_later(self, order: int, replicaof: str, is_independent: bool) -> None:
         if order != self._orders:

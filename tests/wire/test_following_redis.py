@@ -384,6 +384,24 @@ def test_a_conversion_that_is_given_up_leaves_nothing(follower: Server) -> None:
         fake.close()
 
 
+def test_a_replica_of_a_follower_is_promoted_without_its_redis(
+    source: Server, follower: Server, new_server: Callable[..., Server]
+) -> None:
+    """A Redis is not asked for last frames, which it would never send."""
+    replica = new_server("replica").start()
+    with source.client() as theirs, follower.client() as ours, replica.client() as other:
+        theirs.call("XADD", "s", "1-1", "a", "b")
+        follow(ours, source.port)
+        wait_until(lambda: is_even(ours, theirs), what="the full sync")
+        follow(other, follower.port)
+        wait_until(lambda: other.call("XLEN", "s") == 1, what="the replica")
+        assert other.call("REPLICAOF", "NO", "ONE") == Simple("OK")
+        assert other.info("replication")["role"] == "master"
+        assert "may be missing: it is a replica itself" in replica.log
+        theirs.call("XADD", "s", "2-1", "a", "b")
+        wait_until(lambda: ours.call("XLEN", "s") == 2, what="the commands after it")
+
+
 def test_every_write_command_of_redis_is_known(redis_server: Server) -> None:
     """A command that is not known drops strings, or ends the link."""
     with redis_server.client() as redis:
