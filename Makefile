@@ -7,7 +7,7 @@
 # make lint     ruff, mypy, import-linter, and whether generated modules are current
 # make docs     the documentation as a site, in site/
 # make asan     the unit tests on modules compiled with AddressSanitizer
-# make fuzz     changed files of Redis, on these modules      TARGET=rdb or aof, FUZZ_S=60 seconds
+# make fuzz     changed files of Redis, on these modules      TARGET=rdb, aof or link, FUZZ_S=60 seconds
 # make clean    remove what the other targets made, but not the data
 #
 # PYTHON=/path/to/python3 selects the interpreter; the default is the first suitable one.
@@ -70,7 +70,7 @@ docs: $(VENV)/installed-docs
 asan: $(VENV)/installed-compiler $(VENV)/installed-package $(VENV)/installed-test
 	scripts/asan.sh $(TESTS)
 
-fuzz: $(VENV)/installed-compiler $(VENV)/installed-package $(VENV)/installed-test
+fuzz: build $(VENV)/installed-test
 	scripts/asan.sh --fuzz $(TARGET) --seconds $(FUZZ_S)
 
 clean:

@@ -7,6 +7,7 @@ if they are not used.
 """
 
 from libc.stdint cimport UINT64_MAX as MAX
+from libc.string cimport memcmp
 
 from millstream.commands.engine.appending cimport (
     NewEntry, append_entry, append_message, append_new, check_above_promise, check_append, new_id,
@@ -85,6 +86,19 @@ def xadd(Context ctx not None, Args args not None):
     args.pos = 2
     # Most requests have no options.
     return append_auto(ctx, args) if is_star(&args.items[2]) else add_with_options(ctx, args)
+
+
+def append_of_source(Context ctx not None, Args args not None) -> bool:
+    """Run the most frequent request of a source: an XADD with an ID and without options. False if
+    it is another one: nothing is done."""
+    if args.count < 5 or args.items[2].size == 0 or args.items[0].size != 4 or memcmp(
+            args.items[0].ptr, b"XADD", 4) != 0:
+        return False
+    if not 48 <= <unsigned char>args.items[2].ptr[0] <= 57:  # `*` is below the digits
+        return False
+    args.pos = 2
+    add_with_options(ctx, args)
+    return True
 
 
 cdef append_auto(Context ctx, Args args):

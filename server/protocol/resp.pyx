@@ -337,7 +337,7 @@ def encode_reply(reply, int resp=2) -> bytes:
 
 
 cdef class RequestStream:
-    """Requests from a stream of bytes, as lists of their words. `taken_bytes` is the size of the
+    """Requests from a stream of bytes. `taken_bytes` is the size of the
     requests that were returned, with empty lines between them; `waiting_bytes` that of the bytes
     after them. `needs_more`: the next request cannot have arrived completely."""
 
@@ -358,14 +358,19 @@ cdef class RequestStream:
         self.fed_bytes += len(data)
 
     def next(self) -> list | None:
-        """The next request; None if it has not arrived completely. ValueError, with the reason, for
-        bytes that are no request."""
+        """The words of the next request; None if it has not arrived completely. ValueError, with the
+        reason, for bytes that are no request."""
+        args = self.next_args()
+        return None if args is None else args.all()
+
+    def next_args(self) -> Args | None:
+        """Like `next`, with views of the words, which are valid until the next call."""
         cdef int state = EMPTY
         while state == EMPTY:
             state = self.parser.next(True)
         if state == COMPLETE:
             self.taken_bytes = self.fed_bytes - (self.parser.data_end - self.parser.at)
-            return self.parser.args.all()
+            return self.parser.args
         if state == NEED_MORE:
             self.needed_bytes = self.fed_bytes + 1
             if self.parser.words_wanted >= 0 and self.parser.bulk_size >= 0:

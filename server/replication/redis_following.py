@@ -19,6 +19,7 @@ import time
 from collections import deque
 from typing import Protocol
 
+from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.source_effects import SOURCE
 from millstream.server.protocol.resp import Limits, RequestStream
 from millstream.server.replication.receiver import Receiver
@@ -46,6 +47,7 @@ _QUEUED_MAX = 2 << 20  # of a file that is not written yet
 _LIMITS = Limits(1 << 30, 2 << 30)  # of one word and one command
 _PACE_S = 0.001  # under load, commands are run together: a frame has a cost of its own
 _AGAIN_S = 0.01  # until the journal's queue is checked again
+_OBJECT_BYTES = 50  # of a word in memory, or of the list of a command's words, without the bytes
 _TRANSACTION = (b"MULTI", b"EXEC", b"DISCARD")
 _BRACKETS = frozenset((*_TRANSACTION, *(name.lower() for name in _TRANSACTION)))
 
@@ -92,7 +94,9 @@ class Following:
         self._base_offset = 0  # of the first byte that the reader got
         self._applied_bytes = 0  # of the reader
         self._transaction: list[list[bytes]] | None = None
+        self._transaction_words = 0
         self._spool: SpoolFile | None = None
+        self._catches_up = False  # everything stored was read, and has not run yet
         self._is_open = False
         self._is_reading = False  # the spool
         self._is_scheduled = False
@@ -126,8 +130,9 @@ class Following:
 
     @property
     def spool_bytes(self) -> int:
-        """Bytes of commands that wait for the end of a full sync."""
-        return 0 if self._spool is None else self._spool.left_bytes
+        """Bytes of commands that arrived during a full sync, and have not run."""
+        read = self._reader.waiting_bytes if self.is_draining else 0
+        return read if self._spool is None else read + self._spool.left_bytes
 
     @property
     def is_open(self) -> bool:
@@ -137,7 +142,7 @@ class Following:
     @property
     def is_draining(self) -> bool:
         """True if stored commands have to run before others may be asked for."""
-        return self._spool is not None
+        return self._spool is not None or self._catches_up
 
     @property
     def is_full(self) -> bool:
@@ -234,7 +239,7 @@ class Following:
         if self._spool is not None:
             self._spool.close()
             self._spool = None
-        self._is_reading = False
+        self._is_reading = self._catches_up = False
 
     def loaded(self) -> None:
         """The data of a full sync is loaded: the stored commands run now."""
@@ -252,7 +257,8 @@ class Following:
         """Apply what has arrived. Stored commands run until there are no more."""
         if self._spool is None:
             self.apply_all()
-            self._is_open = False
+            self._is_open = self._catches_up = False
+            self._transaction = None
 
     def stop(self) -> None:
         """The source is followed no longer."""
@@ -270,8 +276,8 @@ class Following:
             return
         if spool.left_bytes == 0:
             self._drop_spool()
+            self._catches_up = True
             self._run_soon()
-            self._owner.caught_up()
         elif spool.queued_bytes < spool.left_bytes:
             self._is_reading = True
             spool.read(self._take_stored)
@@ -313,6 +319,9 @@ class Following:
             return
         if self._run_slice():
             self._run_soon()
+        elif self._catches_up:  # the position counts them all
+            self._catches_up = False
+            self._owner.caught_up()
         if self._spool is not None:
             self._read_stored()
         else:
@@ -325,7 +334,8 @@ class Following:
 
     def _run_slice(self) -> bool:
         """Run some commands; False if there are no more complete ones."""
-        reader, run, effects = self._reader, self.obeyed.run, self._executor.effects
+        reader, effects = self._reader, self._executor.effects
+        append, run = self.obeyed.append, self.obeyed.run
         end = reader.taken_bytes + _SLICE_BYTES
         has_more = True
         self._executor.recheck_limits()
@@ -333,22 +343,25 @@ class Following:
         try:
             with self.obeyed.running():
                 while reader.taken_bytes < end:
-                    words = self._next()
-                    if words is None:
+                    args = self._next()
+                    if args is None:
                         has_more = False
                         break
-                    if self._transaction is None and words[0] not in _BRACKETS:
+                    if self._transaction is not None or not append(args):
+                        words = args.all()
+                        if self._transaction is not None or words[0] in _BRACKETS:
+                            self._take_other(words)
+                            continue
                         run(words)
-                        self._applied_bytes = reader.taken_bytes
-                        if len(effects) > _FRAME_BYTES:
-                            break
-                    else:
-                        self._take_other(words)
+                    self._applied_bytes = reader.taken_bytes
+                    if len(effects) > _FRAME_BYTES:
+                        break
         except CannotFollow as problem:
             self._stop_at(problem)
             return False
         except LinkError as error:
             self._is_open = False
+            self._drop_spool()
             self._commit()
             self._owner.wrong_bytes(error)
             return False
@@ -361,10 +374,11 @@ class Following:
         self._commit()
         return has_more and self._is_open
 
-    def _next(self) -> list[bytes] | None:
-        """The next command, if it has arrived. LinkError for other bytes."""
+    def _next(self) -> Args | None:
+        """The next command, if it has arrived; it is valid until the next one is read. LinkError
+        for other bytes."""
         try:
-            return self._reader.next()
+            return self._reader.next_args()
         except ValueError as error:
             raise LinkError(str(error)) from None
 
@@ -373,15 +387,30 @@ class Following:
         if words[0] in _BRACKETS:
             self._take_bracket(words[0].upper())
         else:
-            assert self._transaction is not None
-            self._transaction.append(words)
+            self._queue(words)
         if self._transaction is None:
             self._applied_bytes = self._reader.taken_bytes
 
+    def _queue(self, words: list[bytes]) -> None:
+        """Keep a command of a transaction until EXEC. CannotFollow if they need too much memory."""
+        assert self._transaction is not None
+        self._transaction.append(words)
+        self._transaction_words += len(words)
+        objects = self._transaction_words + len(self._transaction)
+        size_bytes = self._reader.taken_bytes - self._applied_bytes + objects * _OBJECT_BYTES
+        most_bytes = self._receiver.config.client_query_buffer_limit
+        if size_bytes > most_bytes:
+            raise CannotFollow(
+                f"a MULTI of the source has no EXEC after {len(self._transaction)} commands, which"
+                f" need {size_bytes} bytes of memory: client-query-buffer-limit allows {most_bytes}"
+            )
+
     def _take_bracket(self, name: bytes) -> None:
         """MULTI, EXEC or DISCARD. The commands between are one frame."""
+        if (name == b"MULTI") != (self._transaction is None):
+            raise CannotFollow(f"the source sent {name.decode()} in a wrong place")
         if name == b"MULTI":
-            self._transaction = []
+            self._transaction, self._transaction_words = [], 0
             return
         commands, self._transaction = self._transaction or [], None
         if name == b"DISCARD":
@@ -393,6 +422,7 @@ class Following:
         """A command cannot run: the data here is that of no position any more."""
         offset = self.offset
         self._is_open = False
+        self._transaction = None
         self._drop_spool()
         self._executor.effects.record(-1, SOURCE, b"", 0, 0)
         self._executor.flush_tick()

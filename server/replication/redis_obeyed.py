@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from millstream.commands.access.verdict import keys_of
-from millstream.commands.runtime.arguments import OwnedArgs
+from millstream.commands.runtime.arguments import Args, OwnedArgs
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import Again
 from millstream.commands.runtime.source_effects import DROPPED, KNOWN
 from millstream.commands.table.foreign import SCRIPTS, STRING, foreign_keys
 from millstream.commands.table.registry import COMMANDS, Command
+from millstream.commands.xstream.xadd import append_of_source
 from millstream.errors import CommandError, printable, readable
 from millstream.storage.dump.skipping import OTHER_TYPES
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -47,7 +48,6 @@ _CHANGING = frozenset(
 DROPPED_MAX = 1_000_000
 UNOWNED = b"unowned"
 _NAMES_MAX = 1000  # of commands that are counted one by one
-_ZERO, _NINE = b"09"
 
 
 class CannotFollow(Exception):
@@ -96,7 +96,6 @@ class Obeyed:
         self._keyspace = keyspace
         self._told = told
         self._session = _ObeyedSession(0)
-        self._append = COMMANDS[b"xadd"].handler
         self._handlers: dict[bytes, Callable[[list[bytes]], None]] = {}
 
     @property
@@ -133,16 +132,22 @@ class Obeyed:
 
     # ------------------------------------------------------------ one command
 
+    def append(self, args: Args) -> bool:
+        """Run a request that is an XADD with an ID and without options, by far the most frequent
+        one, without a copy of its words. False if it is another one."""
+        try:
+            if append_of_source(self._context, args):
+                self.commands += 1
+                return True
+        except CommandError as error:
+            raise self._failure(args.all(), error) from None
+        return False
+
     def run(self, words: list[bytes]) -> None:
         """Run a command, or count it."""
-        self.commands += 1
-        # By far the most frequent: an append without options. `*` is below the digits.
-        if words[0] == b"XADD" and len(words) > 4 and _ZERO <= words[2][0] <= _NINE:
-            try:
-                self._append(self._context, OwnedArgs(words))
-            except CommandError as error:
-                raise self._failure(words, error) from None
+        if words[0] == b"XADD" and self.append(OwnedArgs(words)):
             return
+        self.commands += 1
         handler = self._handlers.get(words[0])
         if handler is None:
             handler = self._find(words[0])

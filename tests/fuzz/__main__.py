@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.fuzz.changes import changed
 
-TARGETS = ("rdb", "aof")
+TARGETS = ("rdb", "aof", "link")
 
 
 def run_seed(target: Any, files: list[bytes], seed: int) -> bytes | None:

@@ -68,6 +68,7 @@ class FleetConfig(FakeConfig):
     repl_backlog_size: int = 1 << 20
     repl_backlog_ttl: int = 3600
     repl_timeout: int = 60
+    client_query_buffer_limit: int = 1 << 20
 
     def choose_primary(self, replicaof: str) -> None:
         self.replicaof = replicaof

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
-from tests.fuzz import aof, rdb
+from tests.fuzz import aof, link, rdb
 from tests.fuzz.__main__ import run_seed
 from tests.support.effort import examples
 
 
-@pytest.mark.parametrize("target", [rdb, aof])
+@pytest.mark.parametrize("target", [rdb, aof, link])
 def test_changed_files_break_nothing(target: ModuleType) -> None:
     files = target.seeds()
     assert len(files) >= 4
