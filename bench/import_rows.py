@@ -11,20 +11,20 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
-from bench.figures import OURS, REDIS, BenchError, Lanes, Reading
+from bench.figures import OURS, REDIS, BenchError, Lanes, Reading, alone
 from bench.harness import Harness, Side
 from bench.persistence_rows import LOADED_STARTS, LOOK_S, check_loaded, restart, saving
 
+MEGABYTE = 1 << 20
 EMPTY_FILE = b"REDIS0009\xff" + bytes(8)
 
 
 def imports(harness: Harness, entries: int) -> Lanes:
     """CPU time per entry of an import, or of Redis' start; entries per second."""
     pair = harness.loaded_pair(entries)
-    for _ in saving(pair[REDIS]):
-        time.sleep(LOOK_S)
-    file = pair[REDIS].server.data_directory / "dump.rdb"
+    file = saved_file(pair[REDIS])
 
     def once(side: Side) -> Reading:
         costs_ns, seconds = [], []
@@ -38,17 +38,43 @@ def imports(harness: Harness, entries: int) -> Lanes:
     return harness.alternate_sides(pair, once)
 
 
+def peak_memory(harness: Harness, entries: int) -> Lanes:
+    """The most memory that an import has needed at a time, in MB."""
+    file = saved_file(harness.loaded_pair(entries)[REDIS])
+
+    def once() -> Reading:
+        with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
+            return Reading(_run(file, Path(folder) / "data").peak_bytes / MEGABYTE)
+
+    return alone([once() for _ in range(harness.plan.rounds)])
+
+
+def saved_file(redis: Side) -> Path:
+    """A file with the data of a Redis."""
+    for _ in saving(redis):
+        time.sleep(LOOK_S)
+    return redis.server.data_directory / "dump.rdb"
+
+
 def import_file(file: Path) -> tuple[float, int]:
     """Import a file; the seconds and the CPU time in nanoseconds, without those of an empty one."""
     with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
         empty = Path(folder) / "empty.rdb"
         empty.write_bytes(EMPTY_FILE)
-        nothing_s, nothing_ns = _run(empty, Path(folder) / "nothing")
-        took_s, cost_ns = _run(file, Path(folder) / "data")
-    return took_s - nothing_s, cost_ns - nothing_ns
+        nothing = _run(empty, Path(folder) / "nothing")
+        whole = _run(file, Path(folder) / "data")
+    return whole.seconds - nothing.seconds, whole.cpu_ns - nothing.cpu_ns
 
 
-def _run(file: Path, directory: Path) -> tuple[float, int]:
+class Needed(NamedTuple):
+    """What an import has needed, with its child process."""
+
+    seconds: float
+    cpu_ns: int
+    peak_bytes: int
+
+
+def _run(file: Path, directory: Path) -> Needed:
     words = [sys.executable, "-m", "millstream", "import", str(file), "--dir", str(directory)]
     began = time.monotonic()
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
@@ -56,4 +82,5 @@ def _run(file: Path, directory: Path) -> tuple[float, int]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise BenchError(f"the import of {file} failed")
-    return time.monotonic() - began, int((usage.ru_utime + usage.ru_stime) * 1e9)
+    cpu_ns = int((usage.ru_utime + usage.ru_stime) * 1e9)
+    return Needed(time.monotonic() - began, cpu_ns, usage.ru_maxrss * 1024)

@@ -32,7 +32,7 @@ from bench.datasets import IOT, KEY, LOG, PAYLOAD, SENSOR_ENTRY, TEN_FIELD_ENTRY
 from bench.fanout_rows import woken_readers
 from bench.figures import NO_GOAL, OURS, REDIS, BenchError, Goal, Lanes, Reading, alone
 from bench.harness import JOURNAL_OFF, OURS_X, Harness, Row
-from bench.import_rows import imports
+from bench.import_rows import imports, peak_memory
 from bench.persistence_rows import (
     calm,
     deliveries,
@@ -530,6 +530,11 @@ def replay_journal(harness: Harness) -> Lanes:
 @row("import-rdb", KEEPING, "import of a file of Redis", Goal(ratio=1 / 3), full_only=True)
 def import_rdb(harness: Harness) -> Lanes:
     return imports(harness, harness.plan.kept_entries)
+
+
+@row("import-memory", KEEPING, "memory of it", Goal(cost_max=256), unit="MB", full_only=True)
+def import_memory(harness: Harness) -> Lanes:
+    return peak_memory(harness, harness.plan.kept_entries)
 
 
 # Many small streams; large values
