@@ -169,6 +169,11 @@ def is_loading(reply: object) -> bool:
     return isinstance(reply, redis.exceptions.BusyLoadingError)
 
 
+def is_of_other_node(reply: object) -> bool:
+    """True if a node of a cluster says that a key belongs to another one, or to none."""
+    return isinstance(reply, redis.exceptions.MovedError | redis.exceptions.ClusterDownError)
+
+
 def is_error(reply: object) -> bool:
     """True if the server refused a request of a pipeline."""
     return isinstance(reply, redis.RedisError)

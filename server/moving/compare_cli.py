@@ -79,6 +79,8 @@ def compare(a: str, b: str, **given: Any) -> None:
         click.echo(
             f"{compared} compared, {different} different" if different else f"{compared}: equal"
         )
+        for note in result.notes:
+            click.echo(f"note: {note}")
         if result.not_compared:
             click.echo(
                 f"not compared, because one side does not have it: "

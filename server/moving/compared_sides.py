@@ -122,7 +122,9 @@ class FileSide:
         reading = StreamReader(file.reader, kind, 1, _FAR_MS, take)
         stream = whole(reading.read())
         take(list(stream.blocks()))
-        return state_of_stream(stream, digest.hexdigest(), reading.first_id, kind)
+        state = state_of_stream(stream, digest.hexdigest(), reading.first_id, kind)
+        state.left_out_consumers = reading.adjusted.consumers_without_name > 0
+        return state
 
     def state(self, place: Place) -> State | None:
         database, key = place

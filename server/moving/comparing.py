@@ -26,6 +26,7 @@ class Result:
     keys: int = 0
     different: dict[Place, str] = field(default_factory=dict)
     not_compared: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
 
     def as_dict(self, names: tuple[str, str]) -> dict[str, Any]:
         return {
@@ -37,6 +38,7 @@ class Result:
                 for (database, key), sentence in sorted(self.different.items())
             ],
             "not_compared": sorted(self.not_compared),
+            "notes": self.notes,
         }
 
 
@@ -61,6 +63,7 @@ class Comparison:
         ours, theirs = self._a.states(filters), self._b.states(filters)
         places = sorted({*ours, *theirs})
         self.result.keys = len(places)
+        self.result.notes = filters.unmatched()
         left = {
             place: sentence
             for place in places
@@ -85,6 +88,8 @@ class Comparison:
 
     def _difference(self, place: Place, a: State | None, b: State | None) -> str:
         """The first difference of a key; "" if there is none."""
+        if a is None and b is None:  # deleted meanwhile
+            return ""
         if a is None or b is None:
             return f"only in {(self._b if a is None else self._a).name}"
         return next(self._differences(place, a, b), "")
@@ -136,6 +141,10 @@ class Comparison:
     # ------------------------------------------------------------ groups
 
     def _groups(self, a: State, b: State) -> Iterator[str]:
+        if (
+            a.has_consumers_without_name != b.has_consumers_without_name
+        ):  # an import leaves them out
+            self.result.not_compared.add("consumers with an empty name")
         for name in sorted({*a.groups, *b.groups}):
             shown = f'group "{shown_key(name)}"'
             one, other = a.groups.get(name), b.groups.get(name)
@@ -162,8 +171,6 @@ class Comparison:
 
     def _consumers(self, a: State, b: State, one: GroupRow, other: GroupRow) -> Iterator[str]:
         names, others = set(one.consumers), set(other.consumers)
-        if (b"" in names) != (b"" in others):  # an import leaves it out
-            self.result.not_compared.add("consumers with an empty name")
         names.discard(b"")
         others.discard(b"")
         if self._as_replica or a.is_replayed or b.is_replayed:

@@ -20,7 +20,7 @@ from typing import Any
 
 from millstream.storage.dump.aof_file import begins_aof
 from millstream.storage.dump.base_making import DATABASES_MAX, BaseMaker, ImportFailure, Wanted
-from millstream.storage.dump.rdb_file import RdbFile
+from millstream.storage.dump.rdb_file import WITH_CHECKSUM, RdbFile
 from millstream.storage.dump.reader import Reader
 from millstream.storage.files.snapshot_format import BASE_SALT_SIZE, zstd
 from millstream.storage.files.snapshot_writer import Identity, Output, SnapshotWriter
@@ -210,6 +210,8 @@ def _describe(source: Source, file: RdbFile) -> dict[str, Any]:
 
 
 def _checksum(file: RdbFile) -> str:
+    if file.stored_checksum is None and file.version >= WITH_CHECKSUM:
+        return "not read, because the file ends or cannot be read before it"
     if file.stored_checksum is None:
         return f"version {file.version} has no checksum"
     if file.stored_checksum == 0:

@@ -20,7 +20,7 @@ from millstream.server.moving.key_states import Filters, Place, State, is_same_e
 from millstream.server.moving.server_side import ServerSide
 from millstream.storage.dump.base_making import LeftOut, shown_key
 from millstream.storage.dump.digests import GroupRow
-from millstream.tools.tool_connection import is_error
+from millstream.tools.tool_connection import is_error, is_of_other_node
 
 DUMPS_IN_FLIGHT = 4
 BULK_MAX_BYTES = 512 << 20  # of a server that does not show its proto-max-bulk-len
@@ -62,6 +62,7 @@ class Copied:
     gone: list[Place] = field(default_factory=list)
     not_compared: list[int] = field(default_factory=list)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         gone = [{"db": number, "key": shown_key(key)} for number, key in self.gone]
@@ -98,6 +99,7 @@ class Copy:
                 tell(self._looked_at, total)
         if self._options.changed:
             self._find_gone(pairs)
+        self.copied.notes = self._filters.unmatched()
         return self.copied
 
     def _require_two(self) -> None:
@@ -207,7 +209,7 @@ class Copy:
         replies = self._target.connection.pipeline(requests)
         for (key, kind, size_bytes), reply in zip(sent, replies, strict=True):
             if is_error(reply):
-                raise CliError(self._refusal(number, key, str(reply)))
+                raise CliError(self._refusal(number, key, reply))
             self.copied.bytes += size_bytes
             self.copied.streams += kind == b"stream"
             self.copied.strings += kind == b"string"
@@ -221,8 +223,10 @@ class Copy:
                 f" takes {self._most_bytes}: its directive proto-max-bulk-len"
             )
 
-    def _refusal(self, number: int, key: bytes, reason: str) -> str:
-        shown = _shown(number, key)
+    def _refusal(self, number: int, key: bytes, error: Exception) -> str:
+        shown, reason = _shown(number, key), str(error)
+        if is_of_other_node(error):
+            return _elsewhere(self._target, shown, reason)
         if reason.startswith("BUSYKEY"):
             return f"{shown} exists at {self._target.name}: --replace replaces it"
         if "version or checksum" in reason or "Bad data format" in reason:
@@ -265,10 +269,20 @@ class Copy:
 def _kinds(side: ServerSide, keys: list[bytes]) -> list[bytes]:
     """The types of keys of the selected database. CliError if the server does not tell one."""
     kinds = side.connection.pipeline([["TYPE", key] for key in keys])
-    for kind in kinds:
+    for key, kind in zip(keys, kinds, strict=True):
+        if is_of_other_node(kind):
+            raise CliError(_elsewhere(side, f'key "{printable(readable(key))}"', str(kind)))
         if is_error(kind):
             raise CliError(f"{side.name}: {kind}")
     return kinds
+
+
+def _elsewhere(side: ServerSide, shown: str, reason: str) -> str:
+    return (
+        f"{shown} belongs to another node of the cluster than {side.name} ({reason}), and a copy"
+        " has one target: copy into a server that is no cluster, and make the directories of nodes"
+        " from its directory with `millstream cluster split`"
+    )
 
 
 def _is_like(ours: State, theirs: State) -> bool:
@@ -303,6 +317,7 @@ def _shown(number: int, key: bytes) -> str:
 def report_lines(copied: Copied, source: str, target: str) -> list[str]:
     """The result for the terminal."""
     lines = [left_out_line(what, asdict(keys)) for what, keys in copied.left_out.items()]
+    lines += [f"note: {note}" for note in copied.notes]
     if copied.expired:
         lines.append(f"left out: {copied.expired} expired")
     for number in copied.not_compared:

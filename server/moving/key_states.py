@@ -8,7 +8,8 @@ from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 from millstream.errors import DataError
-from millstream.glob import matcher
+from millstream.glob import Patterns
+from millstream.storage.dump.base_making import no_match
 from millstream.storage.dump.digests import DIGEST_BYTES, GroupRow
 
 Place = tuple[int, bytes]  # database and key
@@ -27,12 +28,20 @@ class Filters:
     patterns: tuple[bytes, ...] = ()
     databases: frozenset[int] | None = None
     strings: bool = True
+    keys: Patterns = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", Patterns(self.patterns))
 
     def has(self, place: Place) -> bool:
         database, key = place
         if self.databases is not None and database not in self.databases:
             return False
-        return not self.patterns or any(matcher(pattern)(key) for pattern in self.patterns)
+        return self.keys.has(key)
+
+    def unmatched(self) -> list[str]:
+        """A sentence for each pattern that has matched no key."""
+        return [no_match(pattern) for pattern in self.keys.unmatched]
 
 
 class ConsumerTimes(NamedTuple):
@@ -59,7 +68,8 @@ def is_same_expiry(ours: Expiry, theirs: Expiry) -> bool:
 @dataclass
 class State:
     """A key. Only a string has `value`, a digest. `is_replayed`: it follows from the commands of a
-    Redis, which do not say everything."""
+    Redis, which do not say everything. `left_out_consumers`: it has consumers with an empty name,
+    which are not in `groups`."""
 
     value: bytes | None = None
     length: int = 0
@@ -71,10 +81,17 @@ class State:
     groups: dict[bytes, GroupRow] = field(default_factory=dict)
     consumers: dict[tuple[bytes, bytes], ConsumerTimes] = field(default_factory=dict)
     has_entries_read: bool = True
+    left_out_consumers: bool = False
     is_replayed: bool = False
     producers: list[bytes] | None = None
     expiry_ms: int | None = None
     is_expiry_exact: bool = True
+
+    @property
+    def has_consumers_without_name(self) -> bool:
+        return self.left_out_consumers or any(
+            b"" in group.consumers for group in self.groups.values()
+        )
 
 
 class Side(Protocol):

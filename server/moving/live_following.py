@@ -57,10 +57,17 @@ class Pair:
         if self.source.password:  # of the URL, or REDISCLI_AUTH
             self.target.call("CONFIG", "SET", "masterauth", self.source.password)
             self.target.call("CONFIG", "SET", "masteruser", self.source.user)
-        if self._uses_tls:
-            self.target.call("CONFIG", "SET", "tls-replication", "yes")
+        self._choose_tls()
         self.target.call("REPLICAOF", self.host, self.port)
         return True
+
+    def _choose_tls(self) -> None:
+        """The link of the target uses TLS if the URL of the source does."""
+        (reply,) = self.target.pipeline([("CONFIG", "GET", "tls-replication")])
+        uses_tls = isinstance(reply, list) and reply[1:] == [b"yes"]
+        if uses_tls is not self._uses_tls:
+            wanted = "yes" if self._uses_tls else "no"
+            self.target.call("CONFIG", "SET", "tls-replication", wanted)
 
 
 class Watch:
@@ -70,6 +77,7 @@ class Watch:
         self._pair = pair
         self._before: tuple[float, int] | None = None  # a time and the source's offset then
         self._error = ""
+        self.is_redis = True  # or a millstream server, which hands over
         self._has_warned = False
 
     def lines(self) -> Iterator[str]:
@@ -80,6 +88,7 @@ class Watch:
         if (error := ours.get("repl_last_error", "")) and error != self._error:
             yield f"error: {error}"
         self._error = error
+        self.is_redis = not is_of_ours(ours)
         yield _state(ours, theirs)
         warning = self._backlog_warning(theirs)
         if warning and not self._has_warned:
@@ -113,14 +122,16 @@ def _state(ours: Fields, theirs: Fields) -> str:
             f"full sync: {read} of {total} bytes,"
             f" {_number(ours, 'source_spool_bytes')} bytes of commands wait"
         )
-    applied = _number(ours, "source_offset")
+    is_redis = ours.get("master_kind") in KINDS
+    applied = _number(ours, "source_offset" if is_redis else "slave_repl_offset")
     sent = _number(theirs, "master_repl_offset")
     lag = counted(max(sent - applied, 0), "byte") if theirs else "not known (INFO is forbidden)"
     text = (
         f"link {ours.get('master_link_status')}, lag {lag}, last byte"
-        f" {ours.get('master_last_io_seconds_ago')} s ago, offset {applied},"
-        f" {counted(_number(ours, 'source_commands'), 'command')}"
+        f" {ours.get('master_last_io_seconds_ago')} s ago, offset {applied}"
     )
+    if is_redis:
+        text += f", {counted(_number(ours, 'source_commands'), 'command')}"
     if _number(ours, "source_spool_bytes"):
         text += f", {ours['source_spool_bytes']} bytes stored"
     if _number(ours, "source_ignored"):
@@ -128,6 +139,11 @@ def _state(ours: Fields, theirs: Fields) -> str:
     if _number(ours, "source_dropped_strings"):
         text += f", dropped strings: {ours['source_dropped_strings']}"
     return text
+
+
+def is_of_ours(facts: Fields) -> bool:
+    """True if a replica has a link to a millstream server."""
+    return facts.get("master_link_status") == "up" and facts.get("master_kind") == "millstream"
 
 
 def _number(fields: Fields, name: str) -> int:
@@ -153,4 +169,5 @@ def follow(source_url: str, target_url: str, say: Callable[[str], Any]) -> None:
                 pair.target.reconnect()
             time.sleep(SECOND_S)
     except KeyboardInterrupt:
-        say(f"{pair.target.name} continues to follow; --promote makes it the primary")
+        way = "--promote" if watch.is_redis else "REPLICAOF NO ONE, sent to it,"
+        say(f"{pair.target.name} continues to follow; {way} makes it the primary")

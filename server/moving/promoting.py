@@ -23,7 +23,7 @@ from millstream.cli_error import CliError
 from millstream.errors import counted, printable, readable
 from millstream.remote import info_fields, pairs
 from millstream.server.moving.fencing import Fence
-from millstream.server.moving.live_following import KINDS, Fields, Pair
+from millstream.server.moving.live_following import KINDS, Fields, Pair, is_of_ours
 from millstream.storage.dump.base_making import LeftOut, first_names
 from millstream.tools.tool_connection import ToolError, Unreachable, is_error
 
@@ -130,6 +130,11 @@ class Promotion:
         if not self._pair.is_followed(facts):
             raise CliError(
                 f"{self._target.name} does not follow {self._source.name}: begin with --follow"
+            )
+        if is_of_ours(facts):
+            raise CliError(
+                f"{self._source.name} is a millstream server, which hands over: send"
+                f" REPLICAOF NO ONE to {self._target.name}"
             )
         if facts.get("master_link_status") != "up" or facts.get("master_kind") not in KINDS:
             reason = facts.get("repl_last_error") or "a full sync may be under way"

@@ -10,7 +10,7 @@ any length.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from millstream.errors import CommandError
@@ -54,6 +54,20 @@ def matcher(pattern: bytes, *, any_case: bool = False) -> Matches:
             return lambda text: False
         raise CommandError(TOO_LONG)
     return _compiled(pattern)
+
+
+class Patterns:
+    """The strings that at least one of some patterns matches; all strings if there are none.
+    `unmatched` has the patterns that have matched nothing so far."""
+
+    def __init__(self, patterns: Iterable[bytes]) -> None:
+        self._matchers = {pattern: matcher(pattern) for pattern in patterns}
+        self.unmatched = list(self._matchers)
+
+    def has(self, text: bytes) -> bool:
+        if self.unmatched:
+            self.unmatched = [one for one in self.unmatched if not self._matchers[one](text)]
+        return not self._matchers or any(matches(text) for matches in self._matchers.values())
 
 
 @lru_cache(maxsize=128)

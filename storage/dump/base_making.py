@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from xxhash import xxh3_64_intdigest
 
 from millstream.errors import DataError, PayloadError, printable, readable
-from millstream.glob import matcher
+from millstream.glob import Patterns
 from millstream.storage.blocks.block import Block
 from millstream.storage.capture.captured_keys import Captured, captured_stream, with_expiry
 from millstream.storage.capture.small_streams import SmallStreams
@@ -148,7 +148,7 @@ class BaseMaker:
         self._seed = seed
         self._tell_stream = tell_stream
         self._with_digests = with_digests
-        self._matches = [matcher(pattern) for pattern in wanted.patterns]
+        self._keys = Patterns(wanted.patterns)
         self._incarnation = now_ms << 10
         self._batch = SmallStreams(_BATCH_BYTES)
         self._is_open = False  # blocks of the current key have been written
@@ -169,11 +169,13 @@ class BaseMaker:
         """Add the keys of a file. ImportFailure when it is damaged, or has what is not wanted."""
         self._sources += 1
         file.tell_passed = self.leave_out
+        losses = len(self.findings.lost)
         try:
             file.begin()
             for head in file.key_heads():
                 self._add_key(file, head, name)
-            if not file.is_checksum_right:
+            # A value that does not load is the reason for a wrong checksum.
+            if not file.is_checksum_right and len(self.findings.lost) == losses:
                 raise _Damage("its checksum is wrong, although all values load")
             if not file.reader.is_at_end():
                 raise _Damage(f"bytes follow its end at offset {file.reader.offset}")
@@ -262,7 +264,7 @@ class BaseMaker:
     def _chosen(self, head: KeyHead, name: str) -> int | None:
         """The database to which a key goes; None if it is not wanted, or due."""
         database = self._database_of(head, name)
-        if database is None or not self._matches_key(head.name):
+        if database is None or not self._keys.has(head.name):
             return None
         if head.expires_ms is not None and head.expires_ms <= self._now_ms:
             self.findings.expired += 1
@@ -278,9 +280,6 @@ class BaseMaker:
         if number >= count:
             raise ImportFailure(database_missing(name, number, count))
         return number
-
-    def _matches_key(self, key: bytes) -> bool:
-        return not self._matches or any(matches(key) for matches in self._matches)
 
     def _require_new(self, database: int, head: KeyHead, name: str) -> None:
         number = xxh3_64_intdigest(database.to_bytes(4, "little") + head.name, self._seed)
@@ -404,6 +403,7 @@ class BaseMaker:
     def finish(self) -> None:
         """Write the end of the base."""
         self._end_batch()
+        self.findings.notes += map(no_match, self._keys.unmatched)
         meta: dict[str, Any] = {"incarnation": self._incarnation, "steady_ms": self._now_ms}
         # The commands after a position fit all of its data, and nothing else.
         is_whole = self._wanted.is_everything and not self.findings.lost
@@ -425,6 +425,11 @@ def shown_key(key: bytes) -> str:
     except UnicodeDecodeError:
         doubled = key.replace(b"\\", b"\\\\")
         return doubled.decode("utf-8", "backslashreplace")
+
+
+def no_match(pattern: bytes) -> str:
+    """The sentence about a pattern that has matched no key."""
+    return f"no key matches --key {printable(readable(pattern))}"
 
 
 def keys_of(text: str) -> list[bytes]:

@@ -103,6 +103,24 @@ def test_a_consumer_with_an_empty_name_is_not_compared(write: Write) -> None:
     assert compared(a, a).not_compared == set()
 
 
+def test_an_import_that_leaves_a_consumer_out_is_not_just_equal(write: Write) -> None:
+    """The file has a consumer with an empty name, the other side does not."""
+    nameless = sample()
+    nameless.groups[0].consumers.append(Consumer(b"", []))
+    a = write("a.rdb", key(b"s", nameless.body(21)))
+    b = write("b.rdb", key(b"s", sample().body(21)))
+    for sides in ((a, b), (b, a)):
+        result = compared(*sides)
+        assert (result.different, result.not_compared) == ({}, {"consumers with an empty name"})
+    assert compared(a, a).not_compared == set()
+
+
+def test_a_pattern_that_matches_no_key_is_named(write: Write) -> None:
+    a, b = write("a.rdb", key(b"t", string(b"x"))), write("b.rdb", key(b"u", string(b"x")))
+    filters = Filters(patterns=(b"[tu]", b"v\n*", b"u"))
+    assert Comparison(a, b).run(filters, 0).notes == ["no key matches --key v\\n*"]
+
+
 def test_fields_that_one_side_lacks_are_not_compared(write: Write) -> None:
     a = write("a.rdb", key(b"s", sample().body(21)))
     b = write("b.rdb", key(b"s", sample().body(15)))
@@ -159,6 +177,14 @@ def test_a_difference_counts_if_it_stays(write: Write, looks: int, is_equal: boo
     comparison = Comparison(side, Changing(side, looks))
     result = comparison.run(Filters(), 2.0, sleep, lambda: now)
     assert (result.different == {}) == is_equal
+
+
+def test_a_key_that_both_have_deleted_meanwhile_is_no_difference(write: Write) -> None:
+    side = write("a.rdb", key(b"t", string(b"x")))
+    one, other = Changing(side, 0), write("b.rdb")
+    one.state = lambda place: None  # type: ignore[method-assign]
+    assert (0, b"t") in Comparison(one, other).run(Filters(), 0).different
+    assert Comparison(one, other).run(Filters(), 2.0, lambda seconds: None).different == {}
 
 
 def test_what_cannot_be_read_is_not_comparable(write: Write, tmp_path: Path) -> None:

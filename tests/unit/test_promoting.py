@@ -236,6 +236,7 @@ def test_the_follower_gets_the_password_of_the_source(
     monkeypatch.setenv("REDISCLI_AUTH", "shared")
     monkeypatch.setattr(ToolConnection, "_connect", lambda connection: None)
     monkeypatch.setattr(ToolConnection, "call", call)
+    monkeypatch.setattr(ToolConnection, "pipeline", lambda connection, requests: [b"no"])
     assert Pair(url, "redis://new:2").begin()
     user, password = ("mover", "own") if "own" in url else ("", "shared")
     assert requests[1:] == [

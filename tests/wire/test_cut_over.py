@@ -8,11 +8,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import redis
-from tests.support.server import Server
+from tests.support.certificates import Authority
+from tests.support.server import Server, free_port, redis_program
 from tests.support.waiting import wait_until
 from tests.wire.test_tools import run, url_of
+
+from millstream.server.moving.live_following import Pair, Watch
 
 
 class Writer:
@@ -83,6 +87,65 @@ def cut_over(
         assert "NOREPLICAS" in one.refusal
         here = {entry[0] for entry in ours.xrange(key)}
         assert here.issuperset(one.confirmed)
+
+
+def test_each_way_takes_tls_and_a_password(
+    new_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    """They are in the URL of the source. No text has the password."""
+    authority = Authority(tmp_path)
+    tls = {"tls-port": str(free_port()), "tls-auth-clients": "no"}
+    source = new_server("old", {**authority.directives(), **tls, "save": '""'}, redis_program())
+    server = new_server("new", {"tls-ca-cert-file": str(authority.file)}).start()
+    theirs = redis.Redis(port=source.start().port)
+    ours = redis.Redis(port=server.port, decode_responses=True)
+    theirs.config_set("repl-diskless-sync-delay", 0)
+    theirs.acl_setuser("mover", enabled=True, passwords=["+a/b@c"], keys=["*"], commands=["+@all"])
+    theirs.xadd("s", {"a": "b"}, id="1-1")
+    url = f"rediss://{{}}@127.0.0.1:{tls['tls-port']}?ssl_ca_certs={authority.file}"
+    good, bad = url.format("mover:a%2Fb%40c"), url.format("mover:secret")
+    data = str(tmp_path / "data")
+    to = ("--to", url_of(server))
+    for words in (
+        ("import", bad, "--dir", data), ("import", bad, *to), ("import", bad, *to, "--follow"),
+        ("import", bad, *to, "--promote"), ("compare", bad, url_of(server)),
+    ):  # fmt: skip
+        done = run(*words)
+        assert done.returncode != 0
+        assert "password" in done.stderr
+        assert "secret" not in done.stderr
+    for words in (
+        ("import", good, "--dir", data), ("compare", good, data),
+        ("import", good, *to), ("compare", good, url_of(server)),
+    ):  # fmt: skip
+        done = run(*words)
+        assert done.returncode == 0, done.stderr
+    with following(good, url_of(server)):
+        theirs.xadd("s", {"a": "b"}, id="2-1")
+        wait_until(lambda: ours.xlen("s") == 2)
+    done = run("import", good, *to, "--promote")
+    assert done.returncode == 0, done.stderr
+    assert ours.xadd("s", {"a": "b"}, id="3-1") == "3-1"
+    # A source without TLS, after one with it.
+    theirs.config_set("min-replicas-to-write", 0)
+    with following(url_of(source), url_of(server)):
+        wait_until(lambda: ours.xlen("s") == 2)
+
+
+def test_a_millstream_server_is_followed_with_its_own_lag(
+    server: Server, new_server: Callable[..., Server]
+) -> None:
+    follower = new_server("new").start()
+    theirs, ours = redis.Redis(port=server.port), redis.Redis(port=follower.port)
+    theirs.xadd("s", {"a": "b" * 5000})
+    pair = Pair(url_of(server), url_of(follower))
+    assert pair.begin()
+    watch = Watch(pair)
+    wait_until(lambda: ours.xlen("s") == 1)
+    wait_until(lambda: any("link up, lag 0 bytes" in line for line in watch.lines()))
+    assert not watch.is_redis
+    done = run("import", url_of(server), "--to", url_of(follower), "--promote")
+    assert "send REPLICAOF NO ONE to" in done.stderr
 
 
 def test_a_cut_over_under_load_loses_no_confirmed_write(

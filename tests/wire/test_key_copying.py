@@ -11,7 +11,8 @@ from types import ModuleType
 
 import pytest
 from tests.support.client import RawClient
-from tests.support.server import Server, redis_program
+from tests.support.server import Server, free_port, redis_program
+from tests.support.waiting import wait_until
 from tests.wire.test_import import fill
 from tests.wire.test_tools import run, url_of
 
@@ -209,6 +210,25 @@ def test_a_copy_that_cannot_be_made_names_the_key(
     same = run("import", url_of(server), "--to", url_of(server))
     assert same.returncode == 1
     assert "are the same server" in same.stderr
+
+
+def test_a_copy_into_one_node_of_a_cluster_says_what_to_do(new_server: NewServer) -> None:
+    server = new_server("data").start()
+    directives = {
+        "save": '""', "cluster-enabled": "yes", "cluster-require-full-coverage": "no",
+        "cluster-port": str(free_port()),
+    }  # fmt: skip
+    node = new_server("node", directives, redis_program()).start()
+    with server.client() as ours, node.client() as theirs:
+        theirs.call("CLUSTER", "ADDSLOTSRANGE", 0, 99)
+        wait_until(lambda: b"cluster_state:ok" in theirs.call("CLUSTER", "INFO"))
+        ours.call("XADD", "elsewhere", "1-1", "a", "b")
+        for option in ("--replace", "--changed"):
+            done = run("import", url_of(server), "--to", url_of(node), option)
+            assert done.returncode == 1
+            assert 'key "elsewhere"' in done.stderr
+            assert "belongs to another node of the cluster" in done.stderr
+            assert "millstream cluster split" in done.stderr
 
 
 def test_an_old_redis_does_not_load_new_types(new_server: NewServer) -> None:
