@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from millstream.errors import StartError
 from millstream.server.cluster.slot_map import (
-    NAME,
     SlotMap,
     last_slot,
     new_map,
@@ -21,6 +20,7 @@ from millstream.server.cluster.slot_map import (
     refuse_nodes,
     write_map,
 )
+from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
 from millstream.storage.keyspace.key_slots import KeySlots
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -142,7 +142,7 @@ def test_the_map_is_read_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_a_damaged_map_is_refused(tmp_path: Path, old: bytes, new: bytes, reason: str) -> None:
     write_map(tmp_path, new_map(3))
-    path = tmp_path / NAME
+    path = tmp_path / MAP_NAME
     text = path.read_bytes()
     assert old in text
     path.write_bytes(text.replace(old, new))
