@@ -16,8 +16,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from millstream.commands.table.introspection import details, docs
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS, Command
@@ -258,22 +256,26 @@ def row_of(row: Command) -> dict[str, object]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in RECORDED["rows"] if name in ROWS])
-def test_a_row_is_that_of_redis(name: str) -> None:
-    expected = RECORDED["rows"][name]
-    for part in expected:
-        if (name, part) in LATER_ROWS:
-            assert expected[part] != LATER_ROWS[name, part], f"{part} is as recorded"
-            expected = {**expected, part: LATER_ROWS[name, part]}
-    assert row_of(ROWS[name]) == expected
+def test_each_row_is_that_of_redis() -> None:
+    names = [name for name in RECORDED["rows"] if name in ROWS]
+    assert len(names) > 200
+    for name in names:
+        expected = RECORDED["rows"][name]
+        for part in expected:
+            if (name, part) in LATER_ROWS:
+                assert expected[part] != LATER_ROWS[name, part], f"{name}: {part} is as recorded"
+                expected = {**expected, part: LATER_ROWS[name, part]}
+        assert row_of(ROWS[name]) == expected, name
 
 
-@pytest.mark.parametrize("name", sorted({*RECORDED["arguments"], *EXPECTED} & {*ROWS}))
-def test_arguments_are_those_of_redis(name: str) -> None:
-    recorded = written(RECORDED["arguments"].get(name, []))
-    expected = EXPECTED.get(name, recorded)
-    assert name not in EXPECTED or not recorded or expected != recorded, "as recorded"
-    assert written(plain(docs(ROWS[name])).get("arguments", [])) == expected
+def test_arguments_are_those_of_redis() -> None:
+    for name in sorted({*RECORDED["arguments"], *EXPECTED} & {*ROWS}):
+        recorded = written(RECORDED["arguments"].get(name, []))
+        expected = EXPECTED.get(name, recorded)
+        assert name not in EXPECTED or not recorded or expected != recorded, (
+            f"{name} is as recorded"
+        )
+        assert written(plain(docs(ROWS[name])).get("arguments", [])) == expected, name
 
 
 def test_every_shared_command_is_compared() -> None:

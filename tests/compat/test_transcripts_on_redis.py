@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 from tests.support.server import Server
-from tests.support.transcript import Player, Section, read_folder
+from tests.support.transcript import Player, of_each_file, read_folder
 
 FOLDER = Path(__file__).parent.parent / "wire" / "transcripts"
-SECTIONS = [section for section in read_folder(FOLDER) if "@redis" in section.tags]
+FILES = of_each_file(section for section in read_folder(FOLDER) if "@redis" in section.tags)
 
 
-@pytest.mark.parametrize("protocol", [2, 3], ids=["RESP2", "RESP3"])
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.label)
-def test_real_redis_sends_the_same_replies(
-    section: Section, protocol: int, redis_server: Server
-) -> None:
-    if protocol in section.protocols:
-        Player(section, redis_server, protocol).play()
+@pytest.mark.parametrize("name", FILES)
+def test_real_redis_sends_the_same_replies(name: str, redis_server: Server) -> None:
+    for section in FILES[name]:
+        for protocol in section.protocols:
+            redis_server.reset()
+            Player(section, redis_server, protocol).play()

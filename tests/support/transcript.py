@@ -35,6 +35,7 @@ from __future__ import annotations
 import functools
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -223,6 +224,14 @@ def read_folder(folder: Path) -> list[Section]:
     return sections
 
 
+def of_each_file(sections: Iterable[Section]) -> dict[str, list[Section]]:
+    """The sections by the names of their files, which are the tests' names."""
+    files: dict[str, list[Section]] = {}
+    for section in sections:
+        files.setdefault(section.path.stem, []).append(section)
+    return files
+
+
 # ---------------------------------------------------------------------------------------------
 # Playing
 
@@ -260,7 +269,8 @@ class Player:
             raise Mismatch(f"{self._place(step)}{type(error).__name__}: {error}") from error
 
     def _place(self, step: Step) -> str:
-        return f"\n  {self._section.path.name}:{step.line}  {step.text}\n  "
+        file = f"{self._section.path.name}:{step.line}"
+        return f"\n  {file} in RESP{self._protocol}  {step.text}\n  "
 
     def _client(self, name: str) -> RawClient:
         if name not in self._clients:

@@ -71,16 +71,15 @@ def test_an_unknown_subcommand_calls_it_off(alice: InProcessClient, row: Command
     assert alice.call("EXISTS k") == 0
 
 
-@pytest.mark.parametrize("row", SUBCOMMANDS, ids=lambda row: row.name)
-def test_a_subcommand_of_too_few_or_too_many_words_calls_it_off(
-    alice: InProcessClient, row: Command
-) -> None:
-    words = row.name.split("|")
-    if row.arity > 0:
-        words += ["x"] * (row.arity - 1)  # one more than there may be
-    alice.call("MULTI")
-    alice.call("SET k v")
-    if len(words) < -row.arity or row.arity > 0:
+def test_a_subcommand_of_too_few_or_too_many_words_calls_it_off(alice: InProcessClient) -> None:
+    for row in SUBCOMMANDS:
+        words = row.name.split("|")
+        if row.arity > 0:
+            words += ["x"] * (row.arity - 1)  # one more than there may be
+        elif len(words) >= -row.arity:
+            continue
+        alice.call("MULTI")
+        alice.call("SET k v")
         assert alice.call(" ".join(words)) == Error(
             f"ERR wrong number of arguments for '{row.name}' command"
         )
