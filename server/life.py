@@ -133,7 +133,7 @@ async def _serve(config: Config, file: Path | None, arguments: Sequence[str]) ->
     if SUPERVISOR_VARIABLE in os.environ:
         from millstream.server.cluster.supervisor_link import SupervisorLink
 
-        link = SupervisorLink.of_environment(server)
+        link = SupervisorLink.of_server(server)
     RESERVE.take(server.executor.eviction_work.refuse_all)
     server.poller = poller = make_poller(server.loop, server.executor)
     try:
@@ -444,7 +444,7 @@ class Server:
         if self.cluster is not None:
             self.cluster.check_keys(self.keyspace)
             self.persistence.files.adopt()
-            self.cluster.start(self.pubsub.publish, self.loop)
+            self.cluster.start(self.pubsub.publish, self.executor, self.loop)
         switch_journal(self)
         self.executor.end_loading()  # timers of loaded groups run without any client
         self._report_loaded(report)

@@ -35,6 +35,7 @@ from millstream.storage.streams.stream cimport Stream
 
 from millstream.commands.runtime.stream_effects import COPIED as COPIED_EFFECT, DEAD as DEAD_EFFECT, WAIT
 from millstream.errors import EXHAUSTED, CommandError, shown
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
 cdef enum:
     # The most copies, and bytes of them, in one command or one turn of the timer: 1 to 2 ms.
@@ -215,6 +216,8 @@ cdef class DeadLetterWriter:
             self.trouble = "the group has no DEADLETTER stream"
         elif self.target_key == self.key:
             self.trouble = "a stream cannot be its own dead letter stream"
+        elif self.ctx.keyspace.clustered and cluster_slot_of(self.target_key) != cluster_slot_of(self.key):
+            self.trouble = "it is in another slot: give both names the same {tag}"
         elif self.ctx.memory_error is not None:
             self.trouble = self.ctx.memory_error
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from itertools import count
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
@@ -20,6 +21,7 @@ from millstream.server.repair.checking import load_strictly
 from millstream.storage.capture.ordering_snapshot import ordering_meta
 from millstream.storage.files.disk import Disk
 from millstream.storage.files.manifest import load_manifest
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
 from millstream.tools.tool_connection import ToolConnection, ToolError, Word, is_error
@@ -97,7 +99,7 @@ def upload(
     """Restore the stream at this key. Returns the name of the server. Unwanted when it
     refuses or cannot be reached, ToolError when the connection breaks; the key is then as it
     was. `warn` gets a sentence if the memory of the server could not be checked."""
-    source = key + b".restoring-" + os.urandom(8).hex().encode()
+    source = _name_beside(key)
     try:
         connection = ToolConnection(url, timeout_s)
     except ToolError as error:
@@ -119,6 +121,14 @@ def upload(
             _remove(url, timeout_s, source)
             raise
         return server.name
+
+
+def _name_beside(key: bytes) -> bytes:
+    """A new name that begins with the key, as rules of users may require, and that is in its slot,
+    as a cluster requires: one of about 16,384 is."""
+    slot, begin = cluster_slot_of(key), key + b".restoring-" + os.urandom(8).hex().encode()
+    names = (b"%b-%d" % (begin, number) for number in count())
+    return next(name for name in names if cluster_slot_of(name) == slot)
 
 
 def _require_room(server: ToolConnection, stream: BackedUpStream) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from millstream.commands.admin.cluster import NodeRow
 from millstream.commands.runtime.context import Session
 from millstream.errors import StartError
-from millstream.server.cluster.relay import Deliver, Relay
+from millstream.server.cluster.relay import Deliver, Relay, Sender
 from millstream.server.cluster.slot_map import Shard, SlotMap, read_map
 from millstream.server.cluster.states import FAILED, LOADING, ONLINE, NodeState
 from millstream.server.config.cluster_directives import BY_HOSTNAME, BY_IP, MAP_NAME
@@ -82,11 +82,12 @@ class ClusterNode:
 
     # The other nodes
 
-    def start(self, deliver: Deliver, loop: asyncio.AbstractEventLoop) -> None:
-        """Deliver messages of the other nodes from now on: the data directory is locked."""
+    def start(self, deliver: Deliver, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
+        """Deliver messages of the other nodes from now on: the data directory is locked.
+        `sender` passes those for the other nodes through the outbox."""
         folder = self._config.dir.resolve()
         others = [one.folder for one in self._map.shards if one is not self._shard]
-        self.relay = Relay(folder, [folder.parent / name for name in others], deliver, loop)
+        self.relay = Relay(folder, [folder.parent / name for name in others], deliver, loop, sender)
 
     def stop(self) -> None:
         if self.relay is not None:

@@ -3,6 +3,9 @@
 Each node listens on a Unix socket in its data directory, which only its user can reach. A node that
 has a message connects to the others when it needs them. Messages are not stored: those for a node
 that does not run, or that is slow, are dropped and counted.
+
+A message may show what is not on the disk yet, so it is sent when the replies of its tick are: it
+goes through the outbox, to a client that stands for the other nodes.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from millstream.server.cluster.unix_sockets import connected_socket, listening_socket
+from millstream.server.protocol.outbox import Client
 
 NAME = "peer.sock"
 WAITING_MAX_BYTES = 1 << 20  # for one node
@@ -24,6 +29,13 @@ RECEIVED_BYTES = 1 << 16
 _SIZES = struct.Struct("<II")  # of the channel and of the message
 
 Deliver = Callable[[bytes, bytes], object]
+
+
+class Sender(Protocol):
+    """Passes messages through the outbox: the executor."""
+
+    def attach(self, client: Client) -> None: ...
+    def push_encoded(self, client: Client, data: bytes) -> None: ...
 
 
 class Peer:
@@ -87,6 +99,33 @@ class Peer:
         self._begun_bytes = 0
 
 
+class OtherNodes(Client):
+    """The other nodes as a client of the outbox. `waiting_bytes` have not left it."""
+
+    def __init__(self, send: Callable[[bytes], object], note_lost: Callable[[], object]) -> None:
+        super().__init__(0)
+        self.waiting_bytes = 0
+        self._send = send
+        self._note_lost = note_lost
+
+    def transmit(self, data: bytes) -> int:
+        self.waiting_bytes -= len(data)
+        self._send(data)
+        return 0
+
+    def transmit_all(self, pieces: list[bytes], size: int) -> int:
+        for piece in pieces:
+            self.transmit(piece)
+        return 0
+
+    def end(self, after_reply: bool) -> int:
+        """The journal has failed: what waits for it is lost."""
+        if self.waiting_bytes:
+            self.waiting_bytes = 0
+            self._note_lost()
+        return 0
+
+
 class Relay:
     """Sends messages to the nodes with these data directories, and delivers those that they send to
     the one in `folder`."""
@@ -97,7 +136,12 @@ class Relay:
         others: Iterable[Path],
         deliver: Deliver,
         loop: asyncio.AbstractEventLoop,
+        sender: Sender,
     ) -> None:
+        self._sender = sender
+        self._others = OtherNodes(self._send, self._note_lost)
+        sender.attach(self._others)
+        self._lost = 0
         self._path = folder / NAME
         self._peers = [Peer(other, loop) for other in others]
         self._deliver = deliver
@@ -110,11 +154,21 @@ class Relay:
     @property
     def dropped(self) -> int:
         """The number of messages that were not sent to a node."""
-        return sum(peer.dropped for peer in self._peers)
+        return self._lost + sum(peer.dropped for peer in self._peers)
+
+    def _note_lost(self) -> None:
+        self._lost += len(self._peers)
 
     def publish(self, channel: bytes, message: bytes) -> None:
-        """Send a message to the other nodes."""
+        """Send a message to the other nodes as soon as it may be seen."""
         frame = _SIZES.pack(len(channel), len(message)) + channel + message
+        if self._others.waiting_bytes + len(frame) > WAITING_MAX_BYTES:
+            self._note_lost()
+            return
+        self._others.waiting_bytes += len(frame)
+        self._sender.push_encoded(self._others, frame)
+
+    def _send(self, frame: bytes) -> None:
         for peer in self._peers:
             peer.send(frame)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,13 +49,28 @@ def split(source: Path, out: Path, count: int) -> list[int]:
     parts = [Part(shard, _empty(now_ms)) for shard in slot_map.shards]
     owners = slot_map.owners()
     by_name = {part.shard.name: part.keyspace for part in parts}
-    for folder in _folders(source):
-        _distribute(_load(folder, now_ms), [by_name[one.name] for one in owners if one is not None])
+    with _stopped(source):
+        for folder in _folders(source):
+            loaded = _load(folder, now_ms)
+            _distribute(loaded, [by_name[one.name] for one in owners if one is not None])
     destination = Destination(out)
     with destination.discarded_on_error():
         _write(destination.folder, slot_map, parts, now_ms)
         destination.publish()
     return [len(part.keyspace.databases[0]) for part in parts]
+
+
+@contextmanager
+def _stopped(source: Path) -> Iterator[None]:
+    """No supervisor may start the nodes meanwhile. DataError if one runs: a node of it could be
+    between two starts."""
+    disk = SystemDisk(source)
+    if read_map(source) is not None:
+        disk.lock_for("or split a backup of it", alone=False)
+    try:
+        yield
+    finally:
+        disk.unlock()
 
 
 def _empty(now_ms: int) -> Keyspace:

@@ -466,3 +466,21 @@ def test_without_a_cluster_there_is_none() -> None:
         assert error(client.call(line)) == "ERR This instance has cluster support disabled", line
     assert error(client.call("MIGRATE a 1 k 0 1")).startswith("ERR unknown command 'MIGRATE'")
     assert client.call("SELECT 1") == Simple("OK")
+
+
+def test_dead_letters_of_another_slot_are_not_written(node: Node) -> None:
+    """Rules of earlier data may name such a stream; TGROUP refuses it."""
+    client = node.player()
+    client.call(f"XADD {MINE} 1-1 f v")
+    client.call(f"TGROUP {MINE} g START 0 TIMEOUT 1000 MAXDELIVER 1 DEADLETTER {{{MINE}}}dead")
+    group = node.keyspace.databases[0].table[MINE.encode()].groups[b"g"]
+    group.set_rules(dead_letter=LASTS.encode())
+    assert len(client.call(f'TREAD {MINE} "" 1 GROUP g 0')) == 1
+    node.wait_ms(2000)
+    client.call(f'TREAD {MINE} "" 1 GROUP g 0')
+    assert LASTS.encode() not in node.keyspace.databases[0].table
+    assert client.call(f"XPENDING {MINE} g")[0] == 1
+    group.set_rules(dead_letter=f"{{{MINE}}}dead".encode())
+    node.wait_ms(2000)
+    client.call(f'TREAD {MINE} "" 1 GROUP g 0')
+    assert client.call(f"XLEN {{{MINE}}}dead") == 1

@@ -113,3 +113,18 @@ def test_a_copy_replaces_nothing(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="is not empty"):
         split(single, out, 3)
     assert [path.name for path in out.iterdir()] == ["file"]
+
+
+def test_nodes_with_a_supervisor_are_not_split(tmp_path: Path) -> None:
+    single = written(tmp_path / "single", filled().keyspace)
+    split(single, tmp_path / "two", 2)
+    supervisor = SystemDisk(tmp_path / "two")
+    supervisor.lock()  # its nodes may be between two starts
+    with pytest.raises(DataError, match="stop that one, or split a backup of it"):
+        split(tmp_path / "two", tmp_path / "three", 3)
+    supervisor.unlock()
+    assert sum(split(tmp_path / "two", tmp_path / "three", 3)) == len(contents_of_all(tmp_path))
+
+
+def contents_of_all(folder: Path) -> dict[bytes, object]:
+    return {key: one for part in parts_of(folder / "two") for key, one in contents(part).items()}

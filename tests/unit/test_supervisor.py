@@ -22,6 +22,7 @@ from millstream.server.cluster.supervisor import Supervisor
 from millstream.server.cluster.unix_sockets import ask_supervisor, listening_socket
 from millstream.server.config.directives import Config
 from millstream.server.config.lines import Line
+from millstream.server.protocol.outbox import Client
 
 # A node: it becomes ready, notes what it receives, and ends at SIGTERM, or at once with the code
 # that a file next to the notes has.
@@ -205,6 +206,56 @@ def test_directives_that_nodes_cannot_share(name: str, value: object) -> None:
 # ---------------------------------------------------------------- messages
 
 
+class AtOnce:
+    """An outbox whose frames are always on the disk."""
+
+    def attach(self, client: Client) -> None: ...
+
+    def push_encoded(self, client: Client, data: bytes) -> None:
+        client.transmit(data)
+
+
+class Waiting(AtOnce):
+    """One whose frames are not on the disk yet."""
+
+    def __init__(self) -> None:
+        self.held: list[bytes] = []
+
+    def push_encoded(self, client: Client, data: bytes) -> None:
+        self.client = client
+        self.held.append(data)
+
+
+def test_a_message_waits_for_the_journal(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+    found: list[tuple[bytes, bytes]] = []
+
+    async def run() -> None:
+        loop, outbox = asyncio.get_running_loop(), Waiting()
+        one = Relay(folders[0], [folders[1]], lambda *words: None, loop, outbox)
+        other = Relay(folders[1], [], lambda *words: found.append(words), loop, AtOnce())
+        one.publish(b"news", b"early")
+        await asyncio.sleep(0)
+        assert not found
+        outbox.client.transmit_all(outbox.held, 0)
+        await until(lambda: found)
+        outbox.held.clear()
+        for _ in range(3):
+            one.publish(b"", b"v" * 500_000)
+        assert (len(outbox.held), one.dropped) == (2, 1)
+        outbox.client.end(False)  # the journal has failed
+        assert one.dropped == 2
+        one.publish(b"news", b"again")
+        assert len(outbox.held) == 3
+        one.close()
+        other.close()
+
+    asyncio.run(run())
+    assert found == [(b"news", b"early")]
+
+
 def test_messages_reach_the_other_nodes_or_are_counted(tmp_path: Path) -> None:
     folders = [tmp_path / ("x" * 100 + str(number)) for number in (1, 2, 3)]
     for folder in folders:
@@ -219,6 +270,7 @@ def test_messages_reach_the_other_nodes_or_are_counted(tmp_path: Path) -> None:
                 [folder for folder in folders if folder != folders[at]],
                 lambda channel, message, at=at: found[at].append((channel, message)),
                 loop,
+                AtOnce(),
             )
             for at in (0, 1)
         ]
@@ -233,7 +285,7 @@ def test_messages_reach_the_other_nodes_or_are_counted(tmp_path: Path) -> None:
         assert relays[0].dropped == 4  # too large for any node
         relays[1].close()
         await until(lambda: drops_another(relays[0]))
-        again = Relay(folders[1], [], lambda *words: found[1].append(words), loop)
+        again = Relay(folders[1], [], lambda *words: found[1].append(words), loop, AtOnce())
         relays[0].publish(b"news", b"again")
         await until(lambda: (b"news", b"again") in found[1])
         again.close()
@@ -257,7 +309,7 @@ def test_messages_flow_again_after_a_slow_node_has_died(tmp_path: Path) -> None:
         slow.close()
         await until(lambda: peer.dropped == sent)  # none of them has arrived as a whole
         (tmp_path / PEER).unlink()
-        again = Relay(tmp_path, [], lambda *words: found.append(words), loop)
+        again = Relay(tmp_path, [], lambda *words: found.append(words), loop, AtOnce())
         peer.send(struct.pack("<II", 0, 1 << 19) + b"v" * (1 << 19))
         await until(lambda: found)
         again.close()
