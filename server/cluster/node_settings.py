@@ -119,3 +119,9 @@ def directives_of(config: Config, number: int, count: int, aclfile: Path) -> Seq
     if config.unix.socket:
         own["unixsocket"] = f"{config.unix.socket}.{number}"
     return [word for name, value in own.items() for word in (f"--{name}", value)]
+
+
+def gateway_directives(config: Config) -> Sequence[str]:
+    """The directives of the gateway in place of those of the configuration."""
+    own = {"dir": str(config.dir.resolve()), "pidfile": "", "supervised": "no", "aclfile": ""}
+    return [word for name, value in own.items() for word in (f"--{name}", value)]

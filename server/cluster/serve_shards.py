@@ -13,6 +13,7 @@ from millstream.server.cluster.node_settings import (
     check_ports,
     directives_of,
     find_map,
+    gateway_directives,
     make_map,
 )
 from millstream.server.cluster.shared_users import open_users, users_path
@@ -24,6 +25,7 @@ from millstream.server.monitor import log
 from millstream.storage.files.disk import SystemDisk
 
 SERVER = [sys.executable, "-P", "-m", "millstream.server.main"]
+GATEWAY = [sys.executable, "-P", "-m", "millstream.server.gateway.main"]
 
 
 def run_shards(
@@ -53,7 +55,11 @@ def run_shards(
                 [*SERVER, *words, *arguments, *directives_of(config, number, count, users.path)]
                 for number in range(1, count + 1)
             ]
-            return asyncio.run(Supervisor.serve(config, commands, users))
+            gateway = [*GATEWAY, *words, *arguments, *gateway_directives(config)]
+            has_gateway = config.port > 0  # it reaches the nodes without TLS
+            return asyncio.run(
+                Supervisor.serve(config, commands, users, gateway if has_gateway else ())
+            )
         finally:
             disk.unlock()
     except (StartError, DataError) as problem:

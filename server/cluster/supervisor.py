@@ -1,9 +1,10 @@
-"""The supervisor: starts the nodes of one machine, restarts those that end, and stops all of them.
+"""The supervisor: starts the nodes of one machine and their gateway, restarts those that end, and
+stops all of them.
 
-It serves no client itself. Each node has one end of a socket pair: the supervisor learns from it
-whether the node is ready, and tells each node about the others. A node that ends is started again
-after 1, 2, 4 .. 30 seconds. If a node cannot be started the first time, the others are stopped and
-the supervisor ends: the configuration has to be corrected.
+It serves no client itself. Each process has one end of a socket pair: the supervisor learns from it
+whether the process is ready, and tells it about the nodes. A process that ends is started again
+after 1, 2, 4 .. 30 seconds. If one cannot be started the first time, the others are stopped and
+the supervisor ends: the configuration has to be corrected. The gateway is stopped first.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ Message = dict[str, Any]
 
 
 class NodeProcess:
-    """The process of one node. `pid` is None while it does not run. `take` is called with each
-    message of the node, and with an empty one when it has ended."""
+    """The process of a node, or that of the gateway, whose number is 0. `pid` is None while it does
+    not run. `take` is called with each message of the process, and with an empty one when it has
+    ended."""
 
     def __init__(
         self, number: int, command: Sequence[str], take: Callable[[NodeProcess, Message], None]
@@ -98,7 +100,7 @@ class NodeProcess:
         except ConnectionError:
             pass  # it has ended, with messages that it has not read
         except ValueError as problem:
-            LOGGER.error("node %04d is ended, because of its message: %s", self.number, problem)
+            LOGGER.error("%s is ended, because of its message: %s", self.name, problem)
             self.signal(signal.SIGKILL)
         code = await self._process.wait()
         self._process = None
@@ -107,6 +109,10 @@ class NodeProcess:
         self._health, self._heard_s = FAILED, None
         self._take(self, {})
         return code
+
+    @property
+    def name(self) -> str:
+        return f"node {self.number:04}" if self.number else "the gateway"
 
     def note(self, state: Message) -> bool:
         """Note the state that the node has sent; return whether its health has changed."""
@@ -140,15 +146,21 @@ class Supervisor:
     well."""
 
     def __init__(
-        self, config: Config, commands: Sequence[Sequence[str]], users: SharedUsers
+        self,
+        config: Config,
+        commands: Sequence[Sequence[str]],
+        users: SharedUsers,
+        gateway: Sequence[str] = (),
     ) -> None:
-        """`commands` has the command line of each node."""
+        """`commands` has the command line of each node, `gateway` that of the gateway, if there
+        is one."""
         self._config = config
         self._users = users
         self._nodes = [
             NodeProcess(number, command, self._take)
             for number, command in enumerate(commands, start=1)
         ]
+        self._gateway = NodeProcess(0, gateway, self._take) if gateway else None
         self._pid_file = PidFile(config.located(config.pidfile))
         self._supervision = Supervision(config.supervised)
         self._stopping = asyncio.Event()
@@ -157,10 +169,17 @@ class Supervisor:
 
     @classmethod
     async def serve(
-        cls, config: Config, commands: Sequence[Sequence[str]], users: SharedUsers
+        cls,
+        config: Config,
+        commands: Sequence[Sequence[str]],
+        users: SharedUsers,
+        gateway: Sequence[str] = (),
     ) -> int:
         """Make a supervisor in the running loop, and run it."""
-        return await cls(config, commands, users).run()
+        return await cls(config, commands, users, gateway).run()
+
+    def _all(self) -> list[NodeProcess]:
+        return self._nodes + ([] if self._gateway is None else [self._gateway])
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -176,7 +195,7 @@ class Supervisor:
         try:
             async with asyncio.TaskGroup() as tasks:
                 telling = tasks.create_task(self._tell_states())
-                running = [tasks.create_task(self._keep_running(node)) for node in self._nodes]
+                running = [tasks.create_task(self._keep_running(node)) for node in self._all()]
                 await asyncio.wait(running)
                 telling.cancel()
         finally:
@@ -196,14 +215,14 @@ class Supervisor:
             try:
                 code = await node.run()
             except OSError as problem:
-                LOGGER.error("node %04d cannot be started: %s", node.number, problem.strerror)
+                LOGGER.error("%s cannot be started: %s", node.name, problem.strerror)
                 code = 1
             if self._stopping.is_set():
                 # SIGTERM ends a node that is only just starting, before it can handle it.
                 self._has_failed = self._has_failed or code not in (0, -signal.SIGTERM)
                 return
             if not node.was_ready:
-                LOGGER.error("node %04d could not be started: all nodes are stopped", node.number)
+                LOGGER.error("%s could not be started: all nodes are stopped", node.name)
                 self._has_failed = True
                 self._stop(signal.SIGTERM)
                 return
@@ -211,8 +230,8 @@ class Supervisor:
                 pauses.reset()
             pause_s = pauses.next_s()
             LOGGER.error(
-                "node %04d has ended %s: it is started again in %.0f s",
-                node.number, _in_words(code), pause_s,
+                "%s has ended %s: it is started again in %.0f s",
+                node.name, _in_words(code), pause_s,
             )  # fmt: skip
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
@@ -222,6 +241,8 @@ class Supervisor:
         if not message:
             self._users.forget(node.number)
             self._note_change()
+            if node is self._gateway and self._stopping.is_set():
+                self._pass_on(signal.SIGTERM)
         elif "health" in message:
             if node.note(message):
                 self._note_change()
@@ -241,12 +262,12 @@ class Supervisor:
     def _note_change(self) -> None:
         """The health of a node has changed: tell the others at once."""
         self._send_states()
-        if not self._is_told_ready and all(node.health == ONLINE for node in self._nodes):
+        if not self._is_told_ready and all(node.health == ONLINE for node in self._all()):
             self._is_told_ready = True
             where = self._where()
             LOGGER.info(
-                "ready    millstream %s: %d nodes listen on %s (process %d)",
-                __version__, len(self._nodes), where, os.getpid(),
+                "ready    millstream %s: %d nodes listen on %s%s (process %d)",
+                __version__, len(self._nodes), where, self._where_gateway(), os.getpid(),
             )  # fmt: skip
             self._supervision.ready(where)
 
@@ -259,6 +280,9 @@ class Supervisor:
         ]
         return " and ".join(found)
 
+    def _where_gateway(self) -> str:
+        return "" if self._gateway is None else f", the gateway on port {self._config.port}"
+
     async def _tell_states(self) -> None:
         while True:
             self._send_states()
@@ -267,7 +291,7 @@ class Supervisor:
     def _send_states(self) -> None:
         states = {node.number: node.state() for node in self._nodes}
         message = json.dumps({"nodes": states}).encode() + b"\n"
-        for node in self._nodes:
+        for node in self._all():
             node.tell_state(message)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -282,7 +306,14 @@ class Supervisor:
             }
             for node in self._nodes
         }
-        writer.write(json.dumps({"pid": os.getpid(), "nodes": nodes}).encode() + b"\n")
+        answer: Message = {"pid": os.getpid(), "nodes": nodes}
+        if self._gateway is not None:
+            answer["gateway"] = {
+                "health": self._gateway.health,
+                "port": base,
+                "pid": self._gateway.pid,
+            }
+        writer.write(json.dumps(answer).encode() + b"\n")
         with contextlib.suppress(OSError):
             await writer.drain()
         writer.close()
@@ -290,15 +321,20 @@ class Supervisor:
     # Signals
 
     def _stop(self, number: int) -> None:
-        """Stop all nodes; a second signal is passed on, too, and ends them at once."""
-        if not self._stopping.is_set():
+        """Stop the gateway and then the nodes; a second signal is passed on, too, and ends all at
+        once."""
+        is_first = not self._stopping.is_set()
+        if is_first:
             LOGGER.info("stopping: received %s", signal.Signals(number).name)
             self._supervision.stopping()
             self._stopping.set()
-        self._pass_on(signal.SIGTERM)
+        if is_first and self._gateway is not None and self._gateway.pid is not None:
+            self._gateway.signal(signal.SIGTERM)
+        else:
+            self._pass_on(signal.SIGTERM)
 
     def _pass_on(self, number: int) -> None:
-        for node in self._nodes:
+        for node in self._all():
             node.signal(number)
 
 

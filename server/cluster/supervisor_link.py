@@ -1,7 +1,7 @@
-"""The node's end of the connection with the supervisor of its machine.
+"""A node's end of the connection with the supervisor of its machine, and that of the gateway.
 
-The supervisor gives each node one end of a socket pair, whose number is in the environment. Both
-ends send JSON objects, one on a line. The node sends its state, and each change of its users. The
+The supervisor gives each of them one end of a socket pair, whose number is in the environment. Both
+ends send JSON objects, one on a line. A node sends its state, and each change of its users. The
 supervisor sends the states of all nodes, and when the file of the users has changed. When the
 connection ends, the supervisor has ended, and the node stops.
 """
@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from millstream.errors import CommandError
+from millstream.errors import CommandError, StartError
 from millstream.server.cluster.node import ClusterNode
 from millstream.server.cluster.states import LOADING, ONLINE, NodeState
 from millstream.server.config.cluster_directives import SUPERVISOR_VARIABLE
@@ -58,35 +58,44 @@ class Node(Protocol):
     def loop(self) -> asyncio.AbstractEventLoop: ...
 
 
-class SupervisorLink:
-    """Sends the state of a server from its start on, once a second, and the changes of its
-    users."""
+class StateLink:
+    """Sends the state of this process from its start on, once a second, and receives those of all
+    nodes. `stop` is called when the supervisor has ended."""
 
-    def __init__(self, server: Node, end: socket.socket) -> None:
-        self._server = server
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        end: socket.socket,
+        last_frame: Callable[[], int],
+        note_states: Callable[[dict[int, NodeState]], object],
+        stop: Callable[[], object],
+    ) -> None:
+        self._loop = loop
         self._end = end
+        self._last_frame = last_frame
+        self._note_states = note_states
+        self._stop = stop
         self._received = b""
         self._unsent = b""
         self._is_ready = False
-        self._changes = 0  # of users
-        self._is_loading_users = False  # another node had ACL LOAD
         self._timer: asyncio.TimerHandle | None = None
         end.setblocking(False)
-        server.loop.add_reader(end.fileno(), self._receive)
-        server.access.when_changed = self._user_changed
-        server.user_store.when_loaded = self._users_loaded
+        loop.add_reader(end.fileno(), self._receive)
         self._send_state()
 
     @classmethod
-    def of_environment(cls, server: Node) -> SupervisorLink:
-        """The link over the descriptor that the environment names. Programs that this process
-        starts do not get it."""
-        end = socket.socket(fileno=int(os.environ.pop(SUPERVISOR_VARIABLE)))
-        end.set_inheritable(False)
-        return cls(server, end)
+    def of_environment(
+        cls,
+        loop: asyncio.AbstractEventLoop,
+        last_frame: Callable[[], int],
+        note_states: Callable[[dict[int, NodeState]], object],
+        stop: Callable[[], object],
+    ) -> StateLink:
+        """The link over the descriptor that the environment names."""
+        return cls(loop, end_of_environment(), last_frame, note_states, stop)
 
     def begin_serving(self) -> None:
-        """The data is loaded: this node serves its slots."""
+        """This process serves clients now: a node has loaded its data."""
         self._is_ready = True
         self._send_state()
 
@@ -96,23 +105,12 @@ class SupervisorLink:
         """Send the state now, and again in a second."""
         if self._timer is not None:
             self._timer.cancel()
-        node = self._server.cluster
-        if node is None or self._end.fileno() < 0:
+        if self._end.fileno() < 0:
             return
         if not self._unsent:  # otherwise the supervisor is slow
             health = ONLINE if self._is_ready else LOADING
-            self._send({"health": health, "frame": node.last_frame()})
-        self._timer = self._server.loop.call_later(BETWEEN_S, self._send_state)
-
-    def _user_changed(self, name: bytes, line: bytes | None) -> None:
-        """A client has changed or removed a user of this node."""
-        self._changes += 1
-        text = None if line is None else line.decode("latin-1")
-        self._send({"change": self._changes, "user": name.decode("latin-1"), "line": text})
-
-    def _users_loaded(self) -> None:
-        """ACL LOAD: the other nodes read the file, too."""
-        self._send({"loaded": True})
+            self._send({"health": health, "frame": self._last_frame()})
+        self._timer = self._loop.call_later(BETWEEN_S, self._send_state)
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._end.fileno() >= 0:
@@ -120,7 +118,7 @@ class SupervisorLink:
             self._flush()
 
     def _flush(self) -> None:
-        loop, number = self._server.loop, self._end.fileno()
+        number = self._end.fileno()
         try:
             self._unsent = self._unsent[self._end.send(self._unsent) :]
         except BlockingIOError:
@@ -128,9 +126,9 @@ class SupervisorLink:
         except OSError:  # the supervisor has ended, as `_receive` will notice
             self._unsent = b""
         if self._unsent:
-            loop.add_writer(number, self._flush)
+            self._loop.add_writer(number, self._flush)
         else:
-            loop.remove_writer(number)
+            self._loop.remove_writer(number)
 
     # Receiving
 
@@ -149,14 +147,67 @@ class SupervisorLink:
             self._take(json.loads(line))
 
     def _take(self, message: dict[str, Any]) -> None:
-        node = self._server.cluster
+        if "nodes" in message:
+            self._note_states(
+                {int(number): NodeState(*state) for number, state in message["nodes"].items()}
+            )
+
+    def _end_of_supervisor(self) -> None:
+        self._loop.remove_reader(self._end.fileno())
+        self._loop.remove_writer(self._end.fileno())
+        self._end.close()
+        self._stop()
+
+
+def end_of_environment() -> socket.socket:
+    """The descriptor that the environment names. Programs that this process starts do not get
+    it."""
+    end = socket.socket(fileno=int(os.environ.pop(SUPERVISOR_VARIABLE)))
+    end.set_inheritable(False)
+    return end
+
+
+class SupervisorLink(StateLink):
+    """The link of a node, which also sends the changes of its users."""
+
+    def __init__(self, server: Node, end: socket.socket) -> None:
+        node = server.cluster
+        if node is None:
+            raise StartError("only a node of a cluster has a supervisor: cluster-enabled is no")
+        self._server = server
+        self._changes = 0  # of users
+        self._is_loading_users = False  # another node had ACL LOAD
+        server.access.when_changed = self._user_changed
+        server.user_store.when_loaded = self._users_loaded
+        super().__init__(server.loop, end, node.last_frame, node.note_states, self._stop_server)
+
+    @classmethod
+    def of_server(cls, server: Node) -> SupervisorLink:
+        return cls(server, end_of_environment())
+
+    def _stop_server(self) -> None:
+        if not self._server.stopping.is_set():
+            LOGGER.warning("the supervisor of this node has ended, and so does the node")
+            self._server.shutdown.stop_by_signal("SIGTERM")
+
+    # Users
+
+    def _user_changed(self, name: bytes, line: bytes | None) -> None:
+        """A client has changed or removed a user of this node."""
+        self._changes += 1
+        text = None if line is None else line.decode("latin-1")
+        self._send({"change": self._changes, "user": name.decode("latin-1"), "line": text})
+
+    def _users_loaded(self) -> None:
+        """ACL LOAD: the other nodes read the file, too."""
+        self._send({"loaded": True})
+
+    def _take(self, message: dict[str, Any]) -> None:
         if "users" in message:
             self._is_loading_users = self._is_loading_users or message["loaded"]
             self._read_users(int(message["users"]))
-        elif node is not None:
-            node.note_states(
-                {int(number): NodeState(*state) for number, state in message["nodes"].items()}
-            )
+        else:
+            super()._take(message)
 
     def _read_users(self, seen: int) -> None:
         """The file of the users has changed; `seen` is the last change of this node in it."""
@@ -167,11 +218,3 @@ class SupervisorLink:
         except CommandError as problem:
             LOGGER.error("the users of the other nodes cannot be read: %s", problem.message)
         self._is_loading_users = False
-
-    def _end_of_supervisor(self) -> None:
-        self._server.loop.remove_reader(self._end.fileno())
-        self._server.loop.remove_writer(self._end.fileno())
-        self._end.close()
-        if not self._server.stopping.is_set():
-            LOGGER.warning("the supervisor of this node has ended, and so does the node")
-            self._server.shutdown.stop_by_signal("SIGTERM")

@@ -38,6 +38,7 @@ BELOW = {
 # The folders of a package, each above those that it may import from.
 LAYERS = {
     "server": [
+        "gateway",
         "cluster",
         "moving",
         "backup",

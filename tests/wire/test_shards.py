@@ -22,6 +22,7 @@ from tests.support.waiting import wait_until
 
 from millstream.__main__ import main
 from millstream.server.cluster.slot_map import read_map
+from millstream.server.cluster.unix_sockets import ask_supervisor
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import read_manifest, store_manifest
 
@@ -44,6 +45,13 @@ def cluster(shards: Shards) -> Iterator[RedisCluster]:
     with RedisCluster("127.0.0.1", shards.ports()[0], protocol=3) as client:
         client.flushall(target_nodes=RedisCluster.PRIMARIES)
         yield client
+
+
+def health(shards: Shards, number: int) -> str:
+    """The health of a node as the supervisor knows it."""
+    found = ask_supervisor(shards.directory)
+    assert found is not None
+    return str(found["nodes"][str(number)]["health"])
 
 
 def redis_cli(*words: str) -> str:
@@ -148,8 +156,9 @@ def test_a_node_that_dies_is_started_again(shards: Shards, cluster: RedisCluster
             lambda: other.line("CLUSTER NODES"), lambda text: b",fail" in text, "the failed node"
         )
         assert other.line("SET bar v") == Simple("OK")  # its own slots are served
+        wait_until(lambda: health(shards, 3), lambda seen: seen == "online", "its restart")
         wait_until(
-            lambda: other.line("CLUSTER NODES"), lambda text: b",fail" not in text, "its restart"
+            lambda: other.line("CLUSTER NODES"), lambda text: b",fail" not in text, "the news"
         )
     assert shards.pid_of(3) != killed
     assert "node 0003 has ended by SIGKILL: it is started again in 1 s" in shards.log

@@ -1,0 +1,625 @@
+"""A client of the gateway: its requests go to the nodes, and the replies come back in order.
+
+`_order` has what the client still has to get: runs of replies of one node, and answers of the
+gateway itself or made of several replies. A request that changes the connection runs alone: when
+all earlier replies are there, and before later requests are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol, cast
+
+from millstream.commands.table.keyspecs import key_positions
+from millstream.commands.table.registry import Command
+from millstream.errors import CommandError
+from millstream.server.gateway import policies
+from millstream.server.gateway.merging import (
+    Merge,
+    as_standalone,
+    joined_cursor,
+    may_wait,
+    merge_of,
+    split,
+    split_cursor,
+)
+from millstream.server.gateway.requests import ENDED, INVALID, WORDS, RequestReader, Routes
+from millstream.server.gateway.transaction import (
+    CROSSSLOT,
+    DISCARD,
+    EXECABORT,
+    MULTI,
+    NESTED,
+    OK,
+    QUEUED,
+    WATCH_INSIDE,
+    Transaction,
+)
+from millstream.server.gateway.upstream import Call, Run, Upstream, unreachable
+from millstream.server.monitor.log import LOGGER
+from millstream.server.protocol.resp import Limits, encode_reply
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
+
+ORDER_MAX = 4096  # runs and answers that wait
+MERGED_MAX_BYTES = 256 << 20
+LOCAL = "127.0.0.1"
+TOO_LARGE = b"-ERR the replies of the nodes are too large to be merged: ask the nodes\r\n"
+REFUSED = "-ERR %s is not served by the gateway: connect to a node\r\n"
+NOT_IN_MULTI = "-ERR %s in a transaction is not served by the gateway\r\n"
+
+
+class Host(Protocol):
+    """What the clients share."""
+
+    routes: Routes
+    limits: Limits
+    node_count: int
+    failed: set[int]
+
+    def port_of(self, node: int) -> int: ...
+    def opened(self, client: Client) -> bytes | None:
+        """Registers a client; an error if it is refused."""
+
+    def closed(self, client: Client) -> None: ...
+
+
+class Answer:
+    """A reply of the gateway itself; None until it is complete."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes | None = None) -> None:
+        self.data = data
+
+
+class Gathering:
+    """The replies to the parts of one request."""
+
+    def __init__(
+        self, answer: Answer, count: int, merge: Merge, when_mixed: Callable[[], None] | None
+    ) -> None:
+        """`when_mixed` is called if only some of the replies are errors."""
+        self._answer = answer
+        self._when_mixed = when_mixed
+        self._merge = merge
+        self._replies: list[bytes | None] = [None] * count
+        self._bytes = 0
+
+    def take(self, part: int, reply: bytes) -> None:
+        self._bytes += len(reply)
+        self._replies[part] = reply if self._bytes <= MERGED_MAX_BYTES else TOO_LARGE
+        replies = [one for one in self._replies if one is not None]
+        if len(replies) == len(self._replies):
+            errors = [one for one in replies if one.startswith(b"-")]
+            self._answer.data = errors[0] if errors else self._merge(replies)
+            if errors and len(errors) < len(replies) and self._when_mixed is not None:
+                self._when_mixed()
+
+
+class Client(asyncio.Protocol):
+    """`session` has what each node is sent first: requests by name, in their order."""
+
+    def __init__(self, host: Host) -> None:
+        self.number = 0  # of all clients since the start
+        self.session: dict[str, bytes] = {}
+        self.is_slow = False
+        self._host = host
+        self._reader = RequestReader(host.routes, host.limits)
+        self._upstreams: dict[int, Upstream] = {}
+        self._order: deque[Run | Answer] = deque()
+        self._out: list[bytes] = []
+        self._pushes: list[bytes] = []
+        self._is_inside = False  # a part of a reply was sent
+        self._more: list[bytes] = []  # received while requests wait
+        self._deferred: Callable[[], None] | None = None  # a request that runs alone
+        self._is_alone = False  # it runs
+        self._is_ending = False  # no further request is looked at
+        self._has_eof = False  # no further request arrives
+        self._is_reading = True
+        self._is_closed = False
+        self._is_working = False
+        self._home: int | None = None
+        self._transaction: Transaction | None = None
+        self._subscriptions: dict[str, dict[bytes, int]] = {}  # names by kind, with their nodes
+
+    # The connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # that of uvloop has its methods
+        self._transport = transport
+        name = transport.get_extra_info("sockname")
+        self._address = name[0] if isinstance(name, tuple) else LOCAL
+        refusal = self._host.opened(self)
+        if refusal is not None:
+            transport.write(refusal)
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closed = True
+        for upstream in self._upstreams.values():
+            upstream.close()
+        self._upstreams.clear()
+        self._order.clear()
+        self._host.closed(self)
+
+    def close(self) -> None:
+        """Close the connection after what is already on its way."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._transport.write(b"".join(self._out))
+            self._out.clear()
+            self._transport.close()
+
+    def eof_received(self) -> bool:
+        self._has_eof = True
+        self.finish_turn()
+        return self._transport.get_extra_info("ssl_object") is None  # replies are still sent
+
+    def end(self) -> None:
+        """Take no further request, and close the connection when all replies are sent."""
+        self._is_ending = True
+        self.finish_turn()
+
+    def pause_writing(self) -> None:
+        self.is_slow = True
+        self._update_upstreams()
+
+    def resume_writing(self) -> None:
+        self.is_slow = False
+        self._update_upstreams()
+
+    def _update_upstreams(self) -> None:
+        for upstream in list(self._upstreams.values()):
+            upstream.update_reading()
+
+    # Requests
+
+    def data_received(self, data: bytes) -> None:
+        self._more.append(data)
+        self.finish_turn()
+
+    def _work(self) -> None:
+        """Send requests, as long as none has to wait."""
+        if self._is_working:
+            return
+        self._is_working = True
+        while not self._is_held():
+            node = self._reader.next()
+            if node >= 0:
+                self._send(node, self._reader.raw, self._reader.count)
+            elif node == WORDS:
+                self._decide(self._reader.command, self._reader.words, self._reader.raw)
+            elif node == ENDED:
+                if not self._more:
+                    break
+                data = self._more[0] if len(self._more) == 1 else b"".join(self._more)
+                self._more.clear()
+                self._reader.feed(data)
+            elif node == INVALID:
+                self._answer(encode_error(self._reader.error))
+                self._is_ending = True
+        self._is_working = False
+        for upstream in list(self._upstreams.values()):
+            upstream.flush()
+        self._send_out()
+        self._set_reading(not self._is_held())
+
+    def _is_held(self) -> bool:
+        """True if no further request may be looked at now."""
+        if not self._order:
+            if self._is_alone:
+                self._end_alone()
+            if self._deferred is not None:
+                self._is_alone = True
+                run, self._deferred = self._deferred, None
+                run()
+        return (
+            self._is_closed
+            or self._is_ending
+            or self._is_alone
+            or self._deferred is not None
+            or len(self._order) >= ORDER_MAX
+            or any(upstream.is_full for upstream in self._upstreams.values())
+        )
+
+    def _end_alone(self) -> None:
+        self._is_alone = False
+        used = {node for held in self._subscriptions.values() for node in held.values()}
+        for node, upstream in self._upstreams.items():
+            upstream.has_messages = node in used
+
+    def _set_reading(self, wanted: bool) -> None:
+        if wanted != self._is_reading and not self._is_closed:
+            self._is_reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _alone(self, run: Callable[[], None]) -> None:
+        """Run a request when all replies to earlier ones are there, and before later ones."""
+        self._deferred = run
+
+    def _decide(self, row: Command | None, words: list[bytes], raw: bytes) -> None:
+        kind = policies.ANY if row is None else policies.kind_of(row)
+        if row is None:
+            self._keyless(raw)
+        elif kind == policies.REFUSED:
+            self._refuse(REFUSED, words)
+        elif row.name == "quit":
+            self._answer(OK)
+            self._is_ending = True
+        elif row.name == "reset":
+            self._alone(partial(self._reset, raw))
+        elif kind == policies.TRANSACTION:
+            self._control(row, words, raw)
+        elif self._transaction is not None and self._transaction.is_open:
+            self._queue(self._transaction, row, kind, words, raw)
+        else:
+            self._run(row, kind, words, raw)
+
+    def _run(self, row: Command, kind: int, words: list[bytes], raw: bytes) -> None:
+        """A request outside a transaction."""
+        if kind == policies.SESSION:
+            self._alone(partial(self._say, row.name, raw))
+        elif kind == policies.SUBSCRIPTION:
+            self._alone(partial(self._subscribe, row, words, raw))
+        elif kind == policies.ALL:
+            self._ask_all(row, raw)
+        elif kind == policies.SPLIT:
+            self._split(row, words, raw)
+        elif row.name == "scan":
+            self._scan(words, raw)
+        elif row.name == "info":
+            self._gather([(self._home_node(), raw)], lambda replies: as_standalone(replies[0]))
+        else:
+            self._send_by_slot(_slot_of(row, words), raw)
+
+    # Sending
+
+    def _home_node(self) -> int:
+        """The node for requests without keys: one that runs."""
+        host = self._host
+        if self._home is None or self._home in host.failed:
+            running = [node for node in range(host.node_count) if node not in host.failed]
+            self._home = running[self.number % len(running)] if running else 0
+        return self._home
+
+    def _upstream(self, node: int) -> Upstream:
+        """The connection to a node."""
+        found = self._upstreams.get(node)
+        if found is None:
+            found = self._upstreams[node] = Upstream(self, node)
+            found.open(self._address, self._host.port_of(node))
+        return found
+
+    def _send(self, node: int, raw: bytes, count: int = 1) -> None:
+        """Requests for one node, whose replies the client gets as they are."""
+        if node in self._host.failed:
+            self._answer(unreachable(node) * count)
+            return
+        upstream = self._upstream(node)
+        last = self._order[-1] if self._order else None
+        if (
+            isinstance(last, Run)
+            and last.upstream is upstream
+            and upstream.expected
+            and upstream.expected[-1] is last
+        ):
+            last.missing += count
+            upstream.send(raw, last)
+        else:
+            run = Run(upstream, count)
+            self._order.append(run)
+            upstream.send(raw, run)
+
+    def _send_by_slot(self, slot: int | None, raw: bytes) -> None:
+        self._send(self._home_node() if slot is None else self._host.routes.node_of(slot), raw)
+
+    def _keyless(self, raw: bytes) -> None:
+        """An unknown command: a node answers it, in a transaction the one of its keys."""
+        if self._transaction is not None and self._transaction.upstream is not None:
+            self._send(self._transaction.upstream.node, raw)
+        elif self._transaction is not None and self._transaction.is_open:
+            self._transaction.has_failed = True
+            self._send(self._home_node(), raw)
+        else:
+            self._send(self._home_node(), raw)
+
+    def _answer(self, data: bytes) -> None:
+        self._order.append(Answer(data))
+        self._advance()
+
+    def _refuse(self, text: str, words: Sequence[bytes]) -> None:
+        name = words[0].decode("ascii", "replace").upper()
+        if self._transaction is not None and self._transaction.is_open:
+            self._transaction.has_failed = True
+        self._answer((text % name).encode())
+
+    def _gather(
+        self,
+        requests: Sequence[tuple[int, bytes]],
+        merge: Merge,
+        when_mixed: Callable[[], None] | None = None,
+    ) -> None:
+        """Requests to several nodes, whose replies become one."""
+        answer = Answer()
+        self._order.append(answer)
+        gathering = Gathering(answer, len(requests), merge, when_mixed)
+        for part, (node, raw) in enumerate(requests):
+            take = partial(gathering.take, part)
+            if node in self._host.failed:
+                take(unreachable(node))
+            else:
+                self._upstream(node).send(raw, Call(take))
+        self._advance()
+
+    def _ask_all(self, row: Command, raw: bytes) -> None:
+        nodes: Sequence[int] = range(self._host.node_count)
+        if row.name in ("wait", "waitaof"):  # of the nodes that the client has used
+            nodes = list(self._upstreams) or [self._home_node()]
+        self._gather([(node, raw) for node in nodes], merge_of(row))
+
+    def _split(self, row: Command, words: list[bytes], raw: bytes) -> None:
+        node_of = self._host.routes.node_of
+        slots = {cluster_slot_of(words[at]) for at in _key_places(row, words)}
+        is_for_one = len(slots) < 2
+        if "any_slots" in row.traits:  # TMREAD
+            is_for_one = len(set(map(node_of, slots))) < 2
+        if is_for_one:
+            self._send_by_slot(min(slots, default=None), raw)
+        elif row.name in policies.SPLIT_READS and may_wait(row, words):
+            self._answer(CROSSSLOT)
+        else:
+            parts, merge = split(row, words, node_of)
+            self._gather([(node_of(part.slot), part.request) for part in parts], merge)
+
+    def _scan(self, words: list[bytes], raw: bytes) -> None:
+        nodes = self._host.node_count
+        found = split_cursor(words[1], nodes) if len(words) > 1 else None
+        if found is None:
+            self._send(self._home_node(), raw)
+            return
+        node, cursor = found
+        request = encode_reply([words[0], cursor, *words[2:]])
+        self._gather([(node, request)], lambda replies: joined_cursor(replies[0], node, nodes))
+
+    # Requests that run alone
+
+    def _say(self, name: str, raw: bytes) -> None:
+        """AUTH, HELLO, the name of the client: for all its connections, also later ones."""
+        self._tell_all(raw, partial(self._note_said, name, raw))
+
+    def _note_said(self, name: str, raw: bytes, replies: Sequence[bytes]) -> bytes:
+        self.session.pop(name, None)
+        self.session[name] = raw
+        return as_standalone(replies[0])
+
+    def _tell_all(self, raw: bytes, merge: Merge) -> None:
+        home = self._home_node()
+        others = [node for node in self._upstreams if node != home]
+        self._gather([(node, raw) for node in (home, *others)], merge, self.close)
+
+    def _reset(self, raw: bytes) -> None:
+        self._leave_transaction()
+        self._subscriptions.clear()
+        self.session.clear()
+        self._tell_all(raw, lambda replies: replies[0])
+
+    def _subscribe(self, row: Command, words: list[bytes], raw: bytes) -> None:
+        held = self._subscriptions.setdefault(row.name.replace("unsub", "sub"), {})
+        names = words[1:]
+        node = self._home_node()
+        if row.key_specs:
+            node = self._host.routes.node_of(cluster_slot_of(names[0])) if names else node
+        count = len(names)
+        if "unsub" in row.name:
+            if not names:
+                node = next(iter(held.values()), node)
+                names = [name for name, of in held.items() if of == node]
+                count = max(1, len(names))
+            for name in names:
+                held.pop(name, None)
+        else:
+            held.update(dict.fromkeys(names, node))
+        if node in self._host.failed:
+            self._answer(unreachable(node))
+            return
+        upstream = self._upstream(node)
+        upstream.has_messages = True
+        run = Run(upstream, max(1, count), is_confirmation=True)
+        self._order.append(run)
+        upstream.send(raw, run)
+        upstream.flush()
+
+    # Transactions
+
+    def _control(self, row: Command, words: list[bytes], raw: bytes) -> None:
+        """MULTI, EXEC, DISCARD, WATCH, UNWATCH."""
+        state = self._transaction
+        is_open = state is not None and state.is_open
+        if row.name == "multi":
+            if is_open:
+                self._answer(NESTED)
+            else:
+                self._begin(raw)
+        elif row.name == "watch" and len(words) > 1:
+            if is_open:
+                self._answer(WATCH_INSIDE)
+            elif self._pin(_slot_of(row, words), [], is_open=False):
+                self._send_pinned(raw)
+        elif state is None:
+            self._send(self._home_node(), raw)  # an error, or UNWATCH without WATCH
+        elif row.name == "unwatch" and is_open:
+            self._queue(state, row, policies.ANY, words, raw)
+        else:
+            self._finish(state, row.name, raw)
+
+    def _begin(self, raw: bytes) -> None:
+        state = self._transaction = self._transaction or Transaction()
+        state.is_open = True
+        self._reader.keeps_together = False
+        if state.upstream is None:
+            self._answer(OK)
+        else:
+            self._send_pinned(raw)
+
+    def _pin(self, slot: int | None, kept: Sequence[bytes], *, is_open: bool) -> bool:
+        """Make this the slot of the transaction; False, and an error, if it is that of another."""
+        state = self._transaction = self._transaction or Transaction()
+        if state.slot is not None and slot is not None and state.slot != slot:
+            state.has_failed = state.has_failed or is_open
+            self._answer(CROSSSLOT)
+            return False
+        if state.upstream is None:
+            node = self._home_node() if slot is None else self._host.routes.node_of(slot)
+            if node in self._host.failed:
+                state.has_failed = state.has_failed or is_open
+                self._answer(unreachable(node))
+                return False
+            state.upstream = self._upstream(node)
+            if is_open:
+                before = [MULTI, *kept]
+                state.upstream.send(b"".join(before), Call(_ignore, len(before)))
+        state.slot = slot if state.slot is None else state.slot
+        return True
+
+    def _send_pinned(self, raw: bytes) -> None:
+        assert self._transaction is not None
+        assert self._transaction.upstream is not None
+        self._send(self._transaction.upstream.node, raw)
+
+    def _queue(
+        self, state: Transaction, row: Command, kind: int, words: list[bytes], raw: bytes
+    ) -> None:
+        """A request after MULTI."""
+        if kind in (policies.SESSION, policies.SUBSCRIPTION):
+            self._refuse(NOT_IN_MULTI, words)
+            return
+        slot = _slot_of(row, words)
+        if slot is None and state.upstream is None:
+            if state.keep(raw):
+                self._answer(QUEUED)
+            else:
+                self._refuse(NOT_IN_MULTI, words)
+        elif self._pin(slot, state.kept, is_open=True):
+            self._send_pinned(raw)
+
+    def _finish(self, state: Transaction, name: str, raw: bytes) -> None:
+        """EXEC, DISCARD, or UNWATCH outside a transaction."""
+        if name == "exec" and state.has_failed:
+            if state.upstream is not None:
+                state.upstream.send(DISCARD, Call(_ignore))
+            self._answer(EXECABORT)
+        elif name == "discard" and state.upstream is None:
+            self._answer(OK)
+        elif not state.is_open and name != "unwatch":
+            self._send_pinned(raw)  # the node knows the words of the error
+            return
+        elif self._pin(None, state.kept, is_open=True):
+            self._send_pinned(raw)
+        self._leave_transaction()
+
+    def _leave_transaction(self) -> None:
+        self._transaction = None
+        self._reader.keeps_together = True
+
+    # Replies
+
+    def pass_on(self, run: Run, piece: bytes) -> None:
+        if self._order and self._order[0] is run:
+            self._out.append(piece)
+            self._is_inside = run.upstream.is_inside
+            if run.missing == 0:
+                self._order.popleft()
+                self._advance()
+        else:
+            run.data += piece
+
+    def _advance(self) -> None:
+        """Send what is complete at the beginning of the order."""
+        while self._order:
+            head = self._order[0]
+            if isinstance(head, Answer):
+                if head.data is None:
+                    return
+                self._out.append(head.data)
+            else:
+                if head.data:
+                    self._out.append(bytes(head.data))
+                    head.data.clear()
+                if head.missing:
+                    self._is_inside = head.upstream.is_inside
+                    head.upstream.update_reading()
+                    return
+            self._order.popleft()
+
+    def push(self, message: bytes) -> None:
+        self._pushes.append(message)
+
+    def finish_turn(self) -> None:
+        self._advance()
+        self._work()
+        if self._is_closed or not (self._is_ending or self._has_eof):
+            return
+        if self._is_ending or not (self._more or self._is_held()):
+            if not self._order:
+                self.close()
+            elif self._has_eof:
+                for upstream in list(self._upstreams.values()):
+                    upstream.end_of_requests()
+
+    def _send_out(self) -> None:
+        if self._pushes and not self._is_inside:
+            self._out += self._pushes
+            self._pushes.clear()
+        if self._out and not self._is_closed:
+            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+            self._out.clear()
+            self._transport.write(data)
+
+    def upstream_has_room(self) -> None:
+        self._work()
+
+    def upstream_ended(self, upstream: Upstream, *, lost: bool) -> None:
+        if self._upstreams.get(upstream.node) is upstream:
+            del self._upstreams[upstream.node]
+        state = self._transaction
+        if lost or (state is not None and state.upstream is upstream):
+            self.close()
+
+    def note_failed(self, node: int) -> None:
+        """The node hangs or has ended. Requests that it has may have run: as in a crash, the
+        connection ends without their replies."""
+        upstream = self._upstreams.get(node)
+        if upstream is not None:
+            LOGGER.debug("gateway  node %04d has failed", node + 1)
+            upstream.connection_lost(None)
+            upstream.close()
+
+
+def _key_places(row: Command, words: Sequence[bytes]) -> list[int]:
+    """The places of the keys and shard channels of a request; none if they cannot be found."""
+    try:
+        return [at for at in key_positions(row.key_specs, words) if at < len(words)]
+    except (IndexError, ValueError, CommandError):
+        return []
+
+
+def _slot_of(row: Command, words: Sequence[bytes]) -> int | None:
+    """The slot of the first key; None without keys. Of CLUSTER's questions about a slot, this."""
+    if row.name in ("cluster|countkeysinslot", "cluster|getkeysinslot") and len(words) > 2:
+        return int(words[2]) % 16384 if words[2].isdigit() else None
+    places = _key_places(row, words)
+    return cluster_slot_of(words[places[0]]) if places else None
+
+
+def _ignore(reply: bytes) -> None:
+    """The gateway has answered for the node; an error shows at EXEC."""
+
+
+def encode_error(text: str) -> bytes:
+    return b"-ERR %s\r\n" % text.encode("latin-1", "replace")

@@ -1,0 +1,157 @@
+# cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
+"""The requests of a client of the gateway: to which node each of them goes.
+
+The parser, the table of commands and the positions of keys are those of the server. Consecutive requests
+for one node are returned as they were received, in one piece. Only a request that needs a decision is
+returned as words: one without keys, one that is split among nodes, all of a transaction.
+"""
+
+from millstream.commands.runtime.arguments cimport Args, OwnedArgs
+from millstream.encoding cimport Slice
+from millstream.server.execution.lookup cimport Row, Table
+from millstream.server.execution.slot_check cimport Places
+from millstream.server.protocol.resp cimport BROKEN, COMPLETE, EMPTY, INLINE, NEED_MORE, Limits, Parser
+from millstream.storage.keyspace.cluster_slots cimport CLUSTER_SLOT_COUNT, cluster_slot
+
+from millstream.server.gateway.policies import ONE, SPLIT, kind_of
+from millstream.server.protocol.resp import encode_reply
+
+ENDED = -1  # no further request has arrived completely
+WORDS = -2  # a request whose words need a decision
+INVALID = -3  # bytes that are no request
+
+cdef enum:
+    NO_NODE = -2
+    ONE_KIND = 0
+    SPLIT_KIND = 1
+    RUN_MAX = 1024  # requests that are sent as one piece
+
+assert (ONE, SPLIT) == (ONE_KIND, SPLIT_KIND)
+
+
+cdef class Routes:
+    """What all clients share: the table of commands, and the node of each slot."""
+
+    cdef Table table
+    cdef Places places
+    cdef dict kinds
+    cdef short[CLUSTER_SLOT_COUNT] nodes
+
+    def __init__(self, nodes):
+        """`nodes` has the index of the node of each slot."""
+        cdef int slot
+        self.table = Table()
+        self.places = Places()
+        self.kinds = {row.name: kind_of(row.command) for row in self.table.all_rows()}
+        for slot in range(CLUSTER_SLOT_COUNT):
+            self.nodes[slot] = nodes[slot]
+
+    def node_of(self, int slot) -> int:
+        return self.nodes[slot]
+
+    cdef int node_of_request(self, Row row, Args args, int kind) except -3:
+        """The node of a request that needs no decision; NO_NODE for another one. The node of the
+        first key refuses keys of several slots."""
+        cdef Slice* key
+        cdef int slot
+        self.places.find(row, args)
+        key = self.places.next(args)
+        if key == NULL:
+            return NO_NODE
+        slot = cluster_slot(key.ptr, key.size)
+        if kind == SPLIT_KIND:
+            while True:
+                key = self.places.next(args)
+                if key == NULL:
+                    break
+                if cluster_slot(key.ptr, key.size) != <unsigned int>slot:
+                    return NO_NODE
+        return self.nodes[slot]
+
+
+cdef class RequestReader:
+    """The requests of one client. After `next`: `count` requests for a node are in `raw`; or `words`
+    and `raw` are those of a single one, and `command` its row of the table, None if it is unknown.
+    `keeps_together`: no request needs a decision of its own (there is no transaction)."""
+
+    cdef Routes routes
+    cdef Parser parser
+    cdef bytes data
+    cdef Row likely
+    cdef int likely_kind
+    cdef int parsed  # the state of a request that was parsed and not returned; NEED_MORE: there is none
+    cdef int node
+    cdef readonly Py_ssize_t count
+    cdef readonly bytes raw
+    cdef readonly list words
+    cdef readonly object command
+    cdef public bint keeps_together
+
+    def __init__(self, Routes routes not None, Limits limits not None):
+        self.routes = routes
+        self.parser = Parser(limits)
+        self.keeps_together = True
+
+    def feed(self, bytes data not None) -> None:
+        """Pass received bytes, after `next` has returned ENDED."""
+        self.data = data
+        self.parser.feed(data, len(data))
+
+    @property
+    def error(self) -> str:
+        """Why the bytes are no request."""
+        return (self.parser.error or b"Protocol error: the request is too large").decode("latin-1")
+
+    def next(self) -> int:
+        """The node of the requests in `raw`; or WORDS, ENDED or INVALID."""
+        cdef const char* begin
+        cdef const char* end
+        cdef int node
+        cdef int state = self.parsed if self.parsed != NEED_MORE else self.parse()
+        self.parsed = NEED_MORE
+        if state == INLINE:
+            self.words = list(self.parser.inline_words)
+            self.raw = encode_reply(self.words)
+            return self.decide(OwnedArgs(self.words))
+        if state != COMPLETE:
+            if state == BROKEN:
+                return INVALID
+            self.parser.keep_rest()
+            self.data = None
+            return ENDED
+        begin, end = self.parser.command_start, self.parser.at
+        if self.node == NO_NODE:
+            self.words = self.parser.args.all()
+            self.raw = begin[:end - begin]
+            return self.decide(self.parser.args)
+        node, self.count = self.node, 1
+        while self.count < RUN_MAX:
+            state = self.parse()
+            if state != COMPLETE or self.node != node:
+                self.parsed = state if state == INLINE or state == COMPLETE else NEED_MORE
+                break
+            end = self.parser.at
+            self.count += 1
+        self.raw = begin[:end - begin]
+        return node
+
+    cdef int decide(self, Args args) except? 0:
+        cdef Row row = self.routes.table.find(args, None)
+        self.command = None if row is None else row.command
+        return WORDS
+
+    cdef int parse(self) except -2:
+        """Parse one request, and find its node."""
+        cdef Row row
+        cdef int state = EMPTY
+        while state == EMPTY:
+            state = self.parser.next(True)
+        if state == COMPLETE:
+            self.node = NO_NODE
+            row = self.routes.table.find(self.parser.args, self.likely)
+            if row is not None and row is not self.likely:
+                self.likely = row
+                self.likely_kind = self.routes.kinds[row.name]
+            if row is not None and self.keeps_together and self.likely_kind <= SPLIT_KIND:
+                self.node = self.routes.node_of_request(row, self.parser.args, self.likely_kind)
+        return state

@@ -1,0 +1,40 @@
+"""A transaction of a client of the gateway: all its keys are in one slot.
+
+The first key, also of WATCH, determines the node. Until then, the gateway answers for the node, and
+sends what it has kept when the node is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millstream.server.gateway.upstream import Upstream
+
+MULTI = b"*1\r\n$5\r\nMULTI\r\n"
+DISCARD = b"*1\r\n$7\r\nDISCARD\r\n"
+OK, QUEUED = b"+OK\r\n", b"+QUEUED\r\n"
+NESTED = b"-ERR MULTI calls can not be nested\r\n"
+WATCH_INSIDE = b"-ERR WATCH inside MULTI is not allowed\r\n"
+CROSSSLOT = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
+EXECABORT = b"-EXECABORT Transaction discarded because of previous errors.\r\n"
+KEPT_MAX_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Transaction:
+    """The state between WATCH or MULTI, and EXEC or DISCARD."""
+
+    slot: int | None = None  # of its keys
+    upstream: Upstream | None = None
+    is_open: bool = False  # MULTI was sent
+    has_failed: bool = False  # EXEC is refused
+    kept: list[bytes] = field(default_factory=list)  # requests without keys, before the first key
+    kept_bytes: int = 0
+
+    def keep(self, request: bytes) -> bool:
+        """Keep a request until the node is known; False if there are too many."""
+        self.kept_bytes += len(request)
+        if self.kept_bytes > KEPT_MAX_BYTES:
+            return False
+        self.kept.append(request)
+        return True

@@ -1,0 +1,276 @@
+"""A connection of the gateway to a node, for one client.
+
+It is opened when the client first needs the node, and begins with what the client has said about
+itself (HELLO, AUTH, its name). Requests wait until the node has accepted that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from millstream.server.gateway.replies import ReplyError, ReplyScanner
+from millstream.server.monitor.log import LOGGER
+
+# Of replies that wait for those of other nodes, and of requests that wait for the connection.
+WAITING_MAX_BYTES = 1 << 20
+CONNECT_S = 5.0
+MESSAGES = (b"message", b"pmessage", b"smessage")
+
+
+class Run:
+    """Replies that the client gets as they arrive: the next `missing` ones of a node. `data` has
+    what arrived before the client had all earlier replies."""
+
+    __slots__ = ("data", "is_confirmation", "missing", "upstream")
+
+    def __init__(self, upstream: Upstream, count: int, *, is_confirmation: bool = False) -> None:
+        self.upstream = upstream
+        self.missing = count
+        self.is_confirmation = is_confirmation  # of subscriptions: one error is the whole reply
+        self.data = bytearray()
+
+
+class Call:
+    """Whole replies for the gateway itself: `take` is called with each of the next `missing`."""
+
+    __slots__ = ("data", "missing", "take")
+
+    def __init__(self, take: Callable[[bytes], object], count: int = 1) -> None:
+        self.take = take
+        self.missing = count
+        self.data = bytearray()
+
+
+class Receiver(Protocol):
+    """The client at the other side."""
+
+    session: dict[str, bytes]
+    is_slow: bool
+
+    def pass_on(self, run: Run, piece: bytes) -> None:
+        """Send a piece of a run, or keep it in the run."""
+
+    def push(self, message: bytes) -> None:
+        """Send a message that is no reply."""
+
+    def upstream_has_room(self) -> None:
+        """The node takes requests again."""
+
+    def upstream_ended(self, upstream: Upstream, *, lost: bool) -> None:
+        """The connection is gone; `lost`: with requests that may have run."""
+
+    def finish_turn(self) -> None:
+        """All received bytes have been passed on."""
+
+
+class Upstream(asyncio.Protocol):
+    def __init__(self, client: Receiver, node: int) -> None:
+        self.node = node
+        self.has_messages = False  # there are subscriptions
+        self.expected: deque[Run | Call] = deque()
+        self._client = client
+        self._transport: asyncio.Transport | None = None
+        self._scanner = ReplyScanner()
+        self._rest = b""
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._is_choked = False
+        self._is_ready = self._has_ended = self._is_paused = False
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """True if no further request may be sent, until the node has read those before it."""
+        return self._is_choked or self._out_bytes > WAITING_MAX_BYTES
+
+    @property
+    def is_inside(self) -> bool:
+        """True if a part of a reply has been passed on."""
+        return not self._scanner.is_between
+
+    # Opening
+
+    def open(self, host: str, port: int) -> None:
+        self._opening = asyncio.get_running_loop().create_task(self._connect(host, port))
+
+    async def _connect(self, host: str, port: int) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                loop = asyncio.get_running_loop()
+                await loop.create_connection(lambda: self, host, port)
+        except (OSError, TimeoutError):
+            self.refuse(unreachable(self.node))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # that of uvloop has its methods
+        self._transport = transport
+        if self._has_ended:
+            transport.abort()
+            return
+        said = list(self._client.session.values())
+        if said:
+            self.expected.appendleft(Call(self._note_accepted, len(said)))
+            transport.write(b"".join(said))
+        else:
+            self._begin()
+
+    def _note_accepted(self, reply: bytes) -> None:
+        if reply.startswith(b"-"):
+            self.refuse(reply)
+        elif self.expected[0].missing == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._is_ready = True
+        self.flush()
+        self._client.upstream_has_room()
+
+    # Requests
+
+    def send(self, request: bytes, item: Run | Call) -> None:
+        """Send requests with the next `flush`; `item` gets the replies."""
+        self._out.append(request)
+        self._out_bytes += len(request)
+        if not self.expected or self.expected[-1] is not item:
+            self.expected.append(item)
+
+    def flush(self) -> None:
+        if self._is_ready and self._out and self._transport is not None:
+            data, self._out, self._out_bytes = b"".join(self._out), [], 0
+            self._transport.write(data)
+
+    def end_of_requests(self) -> None:
+        """The client sends no more. The node decides what happens to a read that waits."""
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def pause_writing(self) -> None:
+        self._is_choked = True
+
+    def resume_writing(self) -> None:
+        self._is_choked = False
+        self._client.upstream_has_room()
+
+    # Replies
+
+    def data_received(self, data: bytes) -> None:
+        data, self._rest = self._rest + data, b""
+        try:
+            at = 0
+            before = -1
+            while before < at < len(data) and not self._has_ended:
+                before, at = at, self._take(data, at)
+            self._rest = data[at:]
+        except ReplyError as problem:
+            LOGGER.error("gateway  node %04d: %s", self.node + 1, problem)
+            self.close()
+            self._client.upstream_ended(self, lost=True)
+        self.update_reading()
+        self._client.finish_turn()
+
+    def _take(self, data: bytes, at: int) -> int:
+        """Pass on the replies from `at` on that are for one item; where they end."""
+        if self.has_messages or not self.expected:
+            return self._take_message(data, at)
+        item = self.expected[0]
+        end = self._scanner.scan(data, at, item.missing if isinstance(item, Run) else 1)
+        self._give(item, data[at:end], self._scanner.complete)
+        return end
+
+    def _give(self, item: Run | Call, piece: bytes, complete: int) -> None:
+        if isinstance(item, Run):
+            item.missing -= complete
+            self._client.pass_on(item, piece)
+        else:
+            item.data += piece
+            if complete:
+                whole, item.data = bytes(item.data), bytearray()
+                item.take(whole)
+                item.missing -= 1
+        if item.missing == 0 and self.expected and self.expected[0] is item:
+            self.expected.popleft()
+
+    def _take_message(self, data: bytes, at: int) -> int:
+        """As `_take`, for one reply or message, as a whole."""
+        scanner = ReplyScanner()
+        end = scanner.scan(data, at, 1)
+        if not scanner.complete:
+            return at
+        reply = data[at:end]
+        if self.expected and not _is_message(reply):
+            item = self.expected[0]
+            if isinstance(item, Run) and item.is_confirmation and reply.startswith(b"-"):
+                item.missing = 1
+            self._give(item, reply, 1)
+        elif reply[:1] == b"-":
+            self.refuse(reply)  # the node takes no more clients
+        else:
+            self._client.push(reply)
+        return end
+
+    def update_reading(self) -> None:
+        """Stop reading while the client does not read, or while too much waits for the replies of
+        other nodes."""
+        if self._transport is None or self._has_ended:
+            return
+        waiting = self.expected[0].data if self.expected else b""
+        is_run = bool(self.expected) and isinstance(self.expected[0], Run)
+        wanted = self._client.is_slow or (is_run and len(waiting) > WAITING_MAX_BYTES)
+        if wanted != self._is_paused:
+            self._is_paused = wanted
+            if wanted:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # The end
+
+    def refuse(self, error: bytes) -> None:
+        """The node does not serve this client: all requests, none of which was sent, get this
+        error."""
+        if self._has_ended:
+            return
+        was_ready = self._is_ready
+        self.close()
+        if was_ready and self.expected:
+            self._client.upstream_ended(self, lost=True)
+            return
+        self._client.upstream_ended(self, lost=False)
+        for item in list(self.expected):
+            if isinstance(item, Run):
+                count = 1 if item.is_confirmation else item.missing
+                item.missing = 0
+                self._client.pass_on(item, error * count)
+            elif item.take != self._note_accepted:
+                for _ in range(item.missing):
+                    item.take(error)
+        self._client.finish_turn()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._has_ended:
+            return
+        if not self._is_ready:
+            self.refuse(unreachable(self.node))
+            return
+        self._has_ended = True
+        self._client.upstream_ended(self, lost=bool(self.expected) or self.has_messages)
+
+    def close(self) -> None:
+        self._has_ended = True
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def unreachable(node: int) -> bytes:
+    return b"-CLUSTERDOWN Hash slot not served: node %04d cannot be reached\r\n" % (node + 1)
+
+
+def _is_message(reply: bytes) -> bool:
+    """True for a message of a channel, in RESP2 or RESP3; confirmations are replies."""
+    if reply[:1] not in (b"*", b">"):
+        return False
+    words = reply.split(b"\r\n", 3)
+    return len(words) > 2 and words[2] in MESSAGES

@@ -1,0 +1,364 @@
+"""The gateway of `millstream serve --shards`: clients that do not know clusters use all nodes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from tests.support.client import ConnectionClosed
+from tests.support.resp import Error, Map, Null, Push, Reply, Simple
+from tests.support.server import Server
+from tests.support.shards import NodeClient, Shards
+from tests.support.waiting import wait_until
+
+# foo: node 3, bar: node 1, a: node 3, b: node 1, c: node 2
+OK, QUEUED = Simple("OK"), Simple("QUEUED")
+CROSSSLOT = Error("CROSSSLOT Keys in request don't hash to the same slot")
+ABORTED = Error("EXECABORT Transaction discarded because of previous errors.")
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shards]:
+    shards = Shards(tmp_path_factory.mktemp("gateway") / "data", {"appendfsync": "no"})
+    shards.start()
+    yield shards
+    if shards.is_alive():
+        assert shards.stop() == 0
+
+
+@pytest.fixture(params=[2, 3])
+def client(shards: Shards, request: pytest.FixtureRequest) -> Iterator[NodeClient]:
+    with shards.node(0, request.param) as client:
+        assert client.line("FLUSHALL") == OK
+        yield client
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("single") / "data", {"appendfsync": "no"})
+    server.start()
+    yield server
+    server.stop()
+
+
+def any_request(chance: random.Random) -> list[str]:
+    """A request whose reply is the same on any server with the same data."""
+    keys = chance.sample("abcdefghij", chance.randrange(1, 4))
+    key, entry = keys[0], f"{chance.randrange(1, 99)}-1"
+    starts = [chance.choice(["0", "5-0", "50-0"]) for _ in keys]
+    news = [">"] * len(keys)
+    group = ["GROUP", "g", "c"]
+    return chance.choice(
+        [
+            ["XADD", f"s{key}", entry, "f", "v" * chance.choice([1, 9, 3000])],
+            ["XADD", f"s{key}", entry, "f", "v"],
+            ["XRANGE", f"s{key}", "-", "+"],
+            ["XLEN", f"s{key}"],
+            ["XREAD", "COUNT", "2", "STREAMS", *(f"s{one}" for one in keys), *starts],
+            ["XGROUP", "CREATE", f"s{key}", "g", "0"],
+            ["XREADGROUP", *group, "COUNT", "2", "STREAMS", *(f"s{one}" for one in keys), *news],
+            ["XREADGROUP", *group, "STREAMS", f"s{key}", ">"],
+            ["TREAD", f"s{key}", "", "3"],
+            ["SET", key, "v" * chance.choice([0, 5, 70_000])],
+            ["GET", key],
+            ["INCR", f"n{key}"],
+            ["MGET", *keys, f"s{key}"],
+            ["DEL", *keys],
+            ["EXISTS", *keys, key],
+            ["TOUCH", *keys],
+            ["MSET", f"{{{key}}}1", "v", f"{{{key}}}2", "w"],
+            ["DBSIZE"],
+            ["PING"],
+            ["ECHO", key],
+            ["GET"],
+            ["NOSUCH", key],
+            ["XADD", f"s{key}", "1-0"],
+            ["XREAD", "STREAMS", key, "0"],
+            ["TYPE", f"s{key}"],
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_replies_are_those_of_one_server(
+    shards: Shards, single: Server, client: NodeClient, seed: int
+) -> None:
+    chance = random.Random(seed)
+    with NodeClient(single.port, client.protocol) as other:
+        assert other.line("FLUSHALL") == OK
+        for key in "abcdefghij":  # one missing group would end a read of several streams
+            for one in (client, other):
+                assert one.line(f"XGROUP CREATE s{key} g 0 MKSTREAM") == OK
+        for _ in range(10):
+            requests = [any_request(chance) for _ in range(60)]
+            assert client.pipeline(requests) == other.pipeline(requests)
+        assert sorted(client.line("KEYS *")) == sorted(other.line("KEYS *"))
+
+
+def test_a_transaction_is_for_one_slot(client: NodeClient) -> None:
+    lines = ["MULTI", "PING", "SET {a}1 x", "ECHO y", "GET {a}1", "EXEC"]
+    assert client.pipeline([line.split() for line in lines]) == [
+        OK, *[QUEUED] * 4, [Simple("PONG"), OK, b"y", b"x"],
+    ]  # fmt: skip
+    assert client.line("MULTI") == OK
+    assert client.line("MULTI") == Error("ERR MULTI calls can not be nested")
+    assert client.line("SET a 1") == QUEUED
+    assert client.line("SET b 1") == CROSSSLOT
+    assert client.line("EXEC") == ABORTED
+    assert client.line("GET a") is (Null.BULK if client.protocol == 2 else Null.RESP3)
+    for lines in (["MULTI", "PING", "EXEC"], ["MULTI", "EXEC"]):
+        assert client.pipeline([[line] for line in lines])[-1] in ([Simple("PONG")], [])
+    assert client.line("EXEC") == Error("ERR EXEC without MULTI")
+    assert client.line("MULTI") == OK
+    assert client.line("DISCARD") == OK
+    assert client.line("MULTI") == OK
+    assert isinstance(client.line("SET a"), Error)
+    assert client.line("EXEC") == ABORTED
+    assert client.line("MULTI") == OK
+    assert client.line("CONFIG GET port") == Error(
+        "ERR CONFIG is not served by the gateway: connect to a node"
+    )
+    assert client.line("EXEC") == ABORTED
+
+
+def test_watched_keys_are_in_the_slot_of_the_transaction(
+    shards: Shards, client: NodeClient
+) -> None:
+    with shards.node(0) as other:
+        for is_changed in (True, False):
+            assert client.line("WATCH a") == OK
+            assert client.line("WATCH b") == CROSSSLOT
+            assert client.line("GET b") in (Null.BULK, Null.RESP3)
+            if is_changed:
+                assert other.line("SET a changed") == OK
+            assert client.line("MULTI") == OK
+            assert client.line("SET a mine") == QUEUED
+            reply = client.line("EXEC")
+            assert reply in (Null.ARRAY, Null.RESP3) if is_changed else reply == [OK]
+        assert client.line("WATCH b") == OK
+        assert client.line("UNWATCH") == OK
+        assert client.line("WATCH a") == OK
+
+
+def test_a_read_waits_and_later_replies_keep_their_order(
+    shards: Shards, client: NodeClient
+) -> None:
+    client.send("XREAD", "BLOCK", "0", "STREAMS", "a", "$")
+    client.send("SET", "b", "v")
+    client.send("XREAD", "BLOCK", "0", "STREAMS", "a", "b", "$", "$")
+    with shards.node(0) as other, shards.node(1) as first, shards.node(3) as owner:
+        wait_until(lambda: first.line("EXISTS b"), what="the later request")
+        owner.wait_blocked(1)
+        assert not client.has_input()
+        assert other.line("XADD a 1-1 f v") == b"1-1"
+    rows: Reply = [[b"1-1", [b"f", b"v"]]]
+    assert client.read() == ([[b"a", rows]] if client.protocol == 2 else Map([(b"a", rows)]))
+    assert client.read() == OK
+    assert client.read() == CROSSSLOT
+
+
+def test_a_client_that_ends_while_it_waits_leaves_nothing(shards: Shards) -> None:
+    with shards.node(3) as owner:
+        with shards.node(0) as client:
+            client.send("XREAD", "BLOCK", "0", "STREAMS", "a", "$")
+            owner.wait_blocked(1)
+        owner.wait_blocked(0)
+        with shards.node(0) as client:
+            client.send("SET", "a", "1")
+            client.send("GET", "none")
+            client.half_close()
+            assert client.read_to_end() == b"+OK\r\n$-1\r\n"
+
+
+def test_all_keys_are_scanned_and_counted(client: NodeClient) -> None:
+    keys = {b"k%d" % number for number in range(200)}
+    client.pipeline([["SET", key, "v"] for key in keys])
+    assert client.line("DBSIZE") == 200
+    found: list[Reply] = []
+    cursor: Reply = b"0"
+    while True:
+        reply = client.call("SCAN", cursor, "COUNT", "20")
+        assert isinstance(reply, list)
+        cursor, some = reply
+        assert isinstance(some, list)
+        found += some
+        if cursor == b"0":
+            break
+    assert (len(found), set(found)) == (200, keys)
+    assert client.line("RANDOMKEY") in keys
+    assert client.call("UNLINK", *keys) == 200
+    assert client.line("SCAN x") == Error("ERR invalid cursor")
+
+
+def test_messages_reach_subscribers_of_the_gateway(shards: Shards, client: NodeClient) -> None:
+    kind = Push if client.protocol == 3 else list
+    assert client.line("SUBSCRIBE news") == kind([b"subscribe", b"news", 1])
+    client.send("PSUBSCRIBE", "n*", "x*")
+    assert [client.read(), client.read()] == [
+        kind([b"psubscribe", b"n*", 2]), kind([b"psubscribe", b"x*", 3]),
+    ]  # fmt: skip
+    with shards.node(0) as other, shards.node(2) as node:
+        for publisher in (other, node):
+            assert publisher.line("PUBLISH news hello") in (0, 1, 2)
+            messages = [client.read(), client.read()]
+            assert kind([b"message", b"news", b"hello"]) in messages
+            assert kind([b"pmessage", b"n*", b"news", b"hello"]) in messages
+        assert other.line("PUBSUB NUMSUB news") == [b"news", 1]
+        assert other.line("PUBSUB CHANNELS") == [b"news"]
+    if client.protocol == 3:  # replies and messages on one connection
+        assert client.line("SET a 1") == OK
+    client.send("PUNSUBSCRIBE")
+    assert {client.read().items[1] if client.protocol == 3 else client.read()[1] for _ in "12"} == {
+        b"n*", b"x*",
+    }  # fmt: skip
+    assert client.line("UNSUBSCRIBE news") == kind([b"unsubscribe", b"news", 0])
+    assert client.line("SET a 2") == OK
+    assert client.line("SSUBSCRIBE foo") == kind([b"ssubscribe", b"foo", 1])
+    with shards.node(3) as owner:
+        assert owner.line("SPUBLISH foo m") == 1
+    assert client.read() == kind([b"smessage", b"foo", b"m"])
+    assert client.line("SUNSUBSCRIBE") == kind([b"sunsubscribe", b"foo", 0])
+
+
+def test_users_are_known_to_later_nodes(shards: Shards, client: NodeClient) -> None:
+    assert client.line("ACL SETUSER ann on >secret ~* &* +@all -flushall") == OK
+    for number in (1, 2, 3):
+        with shards.node(number) as node:
+            wait_until(lambda node=node: node.line("ACL GETUSER ann"), what="ann")
+    assert client.line("GET b") in (Null.BULK, Null.RESP3)  # this node is connected before
+    assert client.pipeline([["AUTH", "ann", "secret"], ["SET", "a", "1"], ["ACL", "WHOAMI"]]) == [
+        OK, OK, b"ann",
+    ]  # fmt: skip
+    assert isinstance(client.line("FLUSHALL"), Error)
+    assert client.line("AUTH ann wrong") == Error(
+        "WRONGPASS invalid username-password pair or user is disabled."
+    )
+    assert client.line("SET c 1") == OK
+    assert client.line("CLIENT SETNAME worker") == OK
+    assert client.line("CLIENT GETNAME") == b"worker"
+    with shards.node(2) as node:  # which this client has used for c
+        lines = node.line("CLIENT LIST")
+        text = getattr(lines, "data", lines).decode()
+        assert any("name=worker" in line and "user=ann" in line for line in text.splitlines())
+    # A node that is first used after the password has changed refuses the old one.
+    with shards.node(0) as late, shards.node(1) as node:
+        assert late.line("AUTH ann secret") == OK
+        assert node.line("ACL SETUSER ann resetpass >other") == OK
+        changed = node.line("ACL GETUSER ann")
+        for number in (2, 3):
+            with shards.node(number) as further:
+                wait_until(
+                    lambda further=further: further.line("ACL GETUSER ann"),
+                    lambda line: line == changed,
+                    "the change",
+                )
+        for key in "abc":
+            late.send("GET", key)
+        replies = [late.read() for _ in "abc"]
+        assert {one.text.split()[0] for one in replies if isinstance(one, Error)} == {"WRONGPASS"}
+        assert node.line("ACL DELUSER ann") == 1
+    with shards.node(0) as again:
+        assert again.line("RESET") == Simple("RESET")
+        assert again.line("ACL WHOAMI") == b"default"
+
+
+def test_clients_see_one_server(shards: Shards, client: NodeClient) -> None:
+    assert client.info("server")["redis_mode"] == "standalone"
+    hello = client.call("HELLO", str(client.protocol))
+    pairs = (
+        hello.pairs if isinstance(hello, Map) else list(zip(hello[::2], hello[1::2], strict=True))
+    )
+    assert (b"mode", b"standalone") in pairs
+    slots = client.line("CLUSTER SLOTS")
+    assert [row[2][1] for row in slots] == shards.ports()  # a client of clusters finds the nodes
+    assert client.line("QUIT") == OK
+    assert client.read_to_end() == b""
+
+
+def test_redis_py_uses_it_as_one_server(shards: Shards) -> None:
+    with redis.Redis(port=shards.port, protocol=3, decode_responses=True) as one:
+        one.flushall()
+        pipe = one.pipeline(transaction=False)
+        for number in range(100):
+            pipe.xadd(f"s{number}", {"f": str(number)})
+        assert len(pipe.execute()) == 100
+        streams = {f"s{number}": "0" for number in range(100)}
+        assert list(one.xread(streams)) == list(streams)
+        assert one.mget([f"x{number}" for number in range(5)]) == [None] * 5
+        with one.pipeline() as transaction:
+            transaction.watch("{t}a")
+            transaction.multi()
+            transaction.incr("{t}a").incr("{t}b")
+            assert transaction.execute() == [1, 1]
+
+
+def test_a_slow_reader_does_not_fill_the_gateway(shards: Shards) -> None:
+    with shards.node(0) as slow, shards.node(0) as other:
+        assert other.call("SET", "a", "v" * 1_000_000) == OK
+        assert other.call("SET", "b", "v" * 1_000_000) == OK
+        before = rss_bytes(gateway_pid(shards))
+        for _ in range(100):
+            slow.send("GET", "a")
+            slow.send("GET", "b")
+        for _ in range(50):
+            assert other.line("SET c 1") == OK
+        assert rss_bytes(gateway_pid(shards)) - before < 60_000_000
+        for _ in range(200):
+            assert len(slow.read()) == 1_000_000
+
+
+def gateway_pid(shards: Shards) -> int:
+    from millstream.server.cluster.unix_sockets import ask_supervisor
+
+    found = ask_supervisor(shards.directory)
+    assert found is not None
+    return int(found["gateway"]["pid"])
+
+
+def rss_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_requests_for_a_dead_node_get_errors(tmp_path: Path) -> None:
+    shards = Shards(tmp_path / "data", {"appendfsync": "no"})
+    shards.start()
+    pid = shards.pid_of(3)
+    with shards.node(0) as client, shards.node(0) as waiting, shards.node(0) as other:
+        assert client.line("SET b 1") == OK
+        waiting.send("XREAD", "BLOCK", "0", "STREAMS", "a", "$")
+        with shards.node(3) as owner:
+            owner.wait_blocked(1)
+        os.kill(pid, signal.SIGSTOP)  # it hangs
+        waiting_s = time.monotonic()
+        with pytest.raises(ConnectionClosed):
+            waiting.read()
+        assert time.monotonic() - waiting_s < 30
+        down = Error("CLUSTERDOWN Hash slot not served: node 0003 cannot be reached")
+        assert other.pipeline([["SET", "b", "2"], ["SET", "a", "1"], ["MGET", "a", "b"]]) == [
+            OK, down, down,
+        ]  # fmt: skip
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: other.line("SET a 1"), lambda reply: reply == OK, "its restart")
+        assert other.line("GET b") == b"2"
+    # The gateway is started again, too.
+    killed = gateway_pid(shards)
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: "the gateway has ended by SIGKILL" in shards.log, what="its end")
+    wait_until(lambda: gateway_answers(shards), what="its restart")
+    with shards.node(0) as idle:
+        assert idle.line("PING") == Simple("PONG")
+        assert shards.stop() == 0
+
+
+def gateway_answers(shards: Shards) -> bool:
+    try:
+        with shards.node(0) as client:
+            return client.line("PING") == Simple("PONG")
+    except OSError:
+        return False
