@@ -219,7 +219,7 @@ class BackupFeed:
         self.client.close(after_reply=True)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Backups:
     """All backups that this server sends. `is_replica()` tells the role, `note_readers(clients,
     now_ms)` notes which of them have read something, and `commands()` counts all commands."""

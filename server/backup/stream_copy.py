@@ -25,7 +25,7 @@ _FREED_BLOCKS = 512
 _OF_ALL_DATA = ("histories", "clock", "rules")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class StreamCopy:
     """The stream, and the last frame that it may have. `number` and `directory` are those of the
     file; `suspensions` is the count of Snapshots at that moment."""

@@ -34,7 +34,7 @@ IN_PROGRESS = "failover-in-progress"
 _PAUSE = "failover"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Failover:
     """At most one at a time; `state` is what INFO shows. `follow(host, port, forced)` makes this
     server a replica of one that is to take over, `on_abandoned(was_replica)` a primary again."""

@@ -25,7 +25,7 @@ _OPEN_TRIES = 5
 _MESSAGES_MAX = 100  # that wait for the frames before them; only the newest are kept
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Feed:
     """`state` is what INFO shows: `handshake` (PSYNC is not answered yet), `wait_bgsave` (a base is
     written first), `send_bulk` or `online`.

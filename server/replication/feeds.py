@@ -16,7 +16,7 @@ from millstream.server.replication.pacing import Pace
 from millstream.server.replication.records import Beat, encode_beat
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Feeds:
     """The backlog is kept from the first replica until repl-backlog-ttl after the last one has
     disconnected. A replica keeps it: it may be promoted, as in Redis. `worker` reads old frames."""

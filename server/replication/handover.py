@@ -44,7 +44,7 @@ LACKS = (
 REFUSED = "READONLY You can't write against this server: " + LACKS
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Relay:
     """A replica with replicas of its own passes their promotions on to its primary.
 
@@ -112,7 +112,7 @@ class Relay:
         self._asked.clear()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Handover:
     """`superseded_by` is the address of a promoted server that lacks frames; "" if there is
     none.

@@ -67,7 +67,7 @@ def parse(word: bytes) -> tuple[Line, ...]:
     return lines
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Histories:
     """The lines of history of this server. `own_line` is the one that this server has begun as a
     primary; it may have no frame yet. `new_id` makes 40 random hexadecimal digits."""

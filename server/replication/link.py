@@ -120,7 +120,7 @@ class LinkHooks(NamedTuple):
     on_message: Callable[[bytes, bytes, bool], None]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Link:
     """`is_of_handover`: this server was that one's primary, and remembers it after a restart.
     `line_before` is the newest line here when that one took over; None: this server is to follow

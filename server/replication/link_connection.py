@@ -168,7 +168,7 @@ class PrimaryClient(Session):
         self._connection.drop("CLIENT KILL")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Connector:
     """Makes connections to other servers. `dial(host, port, connection)` begins to connect, and
     `port()` is the one on which this server listens."""

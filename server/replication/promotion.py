@@ -43,7 +43,7 @@ _DIAL_MS = 3000
 assert WAIT_MAX_MS + 2 * (_CHECK_MS + _LATE_MS) < PROMOTING_MS
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Promotion:
     """Of this server; at most one at a time. `was_complete`: the last one had everything that the
     primary had confirmed.
@@ -218,7 +218,7 @@ class Promotion:
             self.end()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Announcement:
     """A promoted server reports its role to its old primary, on a connection of its own, for
     TELLING_MS at most.

@@ -59,7 +59,7 @@ class Source(Protocol):
     def rewind_ended(self, error: Exception | None) -> None: ...
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Receiver:
     """`change` is a full sync or a rewind that has not ended; there is no connection to a primary
     while it is one of an earlier link. `rewind_seq`: the primary asked for a rewind to this frame;

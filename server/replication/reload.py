@@ -35,7 +35,7 @@ class ChangeTools(NamedTuple):
     on_published: Callable[[], None]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Reload:
     """Empties the keyspace and reads the files in slices; clients get LOADING meanwhile.
     `on_done(error)` is called once. After an error the data in memory is incomplete."""

@@ -68,7 +68,7 @@ _ERRORS = Lines(
 )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ReplicationInfo:
     """Reads the parts of replication; changes nothing."""
 

@@ -99,7 +99,7 @@ def why_unsuitable(said: Introduction | None) -> str:
     )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Resync:
     """Partial and full syncs of the replicas of this server, and how many of each there were.
 

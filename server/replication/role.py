@@ -54,7 +54,7 @@ NO_JOURNAL = (
 _NICENESS = 5
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Role:
     """Builds the parts of replication, and passes events on to them.
 

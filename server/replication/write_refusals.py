@@ -40,7 +40,7 @@ class HoldPoint:
         return True
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Restrictions:
     """`update` sets them on the executor and the outbox, from the role as it is now."""
 
