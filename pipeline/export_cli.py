@@ -210,7 +210,7 @@ def _run_rdb(
     of_redis: dict[str, Any],
 ) -> None:
     """Write a file for Redis, from a directory."""
-    from millstream.pipeline.rdb_export import RdbRequest, export_rdb
+    from millstream.pipeline.rdb_export import RdbRequest, export_rdb, lines_of
     from millstream.storage.dump.file_writing import TARGETS
 
     if source is None or urlsplit(source).scheme:
@@ -227,7 +227,7 @@ def _run_rdb(
     name = f"{Path(source).resolve().name}.rdb" if output is None else output
     with _sentences_of(DataError):
         result = export_rdb(request, name)
-    for line in result.lines(name):
+    for line in lines_of(result, name):
         click.echo(line, err=name == "-")
 
 

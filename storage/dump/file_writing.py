@@ -80,24 +80,40 @@ def _policy_words(policy: RetentionPolicy) -> str:
 
 class RdbWriter:
     """Writes one file: `add_stream` and `add_string` for each key, database by database, then
-    `finish`."""
+    `finish`.
 
-    def __init__(self, write: Callable[[bytes], object], target: Target, unowned: bytes) -> None:
+    `kind` is the type of streams. Times in the file are wall clock times; the wall clock is ahead
+    of the steady clock by `wall_ahead_ms`."""
+
+    def __init__(
+        self,
+        write: Callable[[bytes], object],
+        target: Target,
+        unowned: bytes,
+        wall_ahead_ms: int = 0,
+    ) -> None:
+        self.kind = target.kind
         self._write = write
-        self._target = target
         self._unowned = unowned
+        self._wall_ahead_ms = wall_ahead_ms
         self._pieces: list[bytes] = []
         self._size_bytes = 0
         self._crc = 0
         self._database = -1
         self._put(b"REDIS%04d" % target.version)
 
-    def fact(self, name: bytes, value: bytes) -> None:
-        """Add a fact about the file; before all keys."""
-        self._put(_AUX + string_bytes(name) + string_bytes(value))
+    def describe(self, redis: str, now_s: int) -> None:
+        """Add the facts about the file, before all keys: the version of Redis that it is for, and
+        the time."""
+        for name, value in (
+            (b"redis-ver", redis.encode() + b".0"),
+            (b"redis-bits", b"64"),
+            (b"ctime", b"%d" % now_s),
+        ):
+            self._put(_AUX + string_bytes(name) + string_bytes(value))
 
     def add_stream(self, database: int, key: bytes, stream: Stream, expires_ms: int | None) -> None:
-        dump = StreamDump(stream, kind=self._target.kind, unowned=self._unowned)
+        dump = StreamDump(stream, self._wall_ahead_ms, kind=self.kind, unowned=self._unowned)
         self._add(database, key, dump.steps(), expires_ms)
 
     def add_string(self, database: int, key: bytes, value: bytes, expires_ms: int | None) -> None:

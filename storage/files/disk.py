@@ -199,6 +199,11 @@ class SystemFile:
         self.size = os.fstat(descriptor).st_size
         self.reserved_end = 0
 
+    @property
+    def descriptor(self) -> int:
+        """For another process."""
+        return self._descriptor
+
     def write(self, data: Bytes) -> None:
         try:
             written = os.write(self._descriptor, data)
