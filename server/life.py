@@ -55,6 +55,7 @@ from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge
 from millstream.server.monitor.memory_info import MemoryInfo
 from millstream.server.monitor.slowlog import Slowlog
+from millstream.server.moving.dumping import BaseDumper
 from millstream.server.moving.spool_conversion import SpoolConverter
 from millstream.server.net.connection import Connection, note_readers
 from millstream.server.net.listeners import Listeners
@@ -287,6 +288,7 @@ class Server:
             self.executor,
             connector,
             SpoolConverter(lambda: config.import_memory_limit),
+            BaseDumper(),
             clients=self.clients.by_id,
             new_id=new_history,
             continue_clock=self._continue_clock_as_primary,

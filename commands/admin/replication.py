@@ -44,6 +44,9 @@ class Takeover(NamedTuple):
 class Progress(Protocol):
     """The frames that replicas have."""
 
+    def ask_positions(self) -> None:
+        """Asks the replicas that do not acknowledge everything at once."""
+
     def applied_on(self, seq: int) -> int:
         """The number of replicas that have applied this frame."""
 
@@ -60,6 +63,17 @@ class ReplicaRequests(Protocol):
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
         """Stores the frames that a replica has. No effect if the client is not a replica."""
+
+    def is_redis(self, client: Any) -> bool:
+        """True unless the client has said that it is a millstream server."""
+
+    def sync(self, client: Any, position: tuple[bytes, int] | None) -> None:
+        """Begins to send the data of this moment to a program that acts as a replica of Redis, and
+        then commands, unless it wants only an RDB. With PSYNC it has the ID of a stream, and the
+        offset of the next byte, from which on commands may be enough; None: it has used SYNC."""
+
+    def acknowledge_offset(self, client: Any, offset: int) -> None:
+        """Stores the offset up to which a Redis has applied its commands."""
 
     def psync(self, client: Any, next_seq: int, takeover: Takeover | None) -> None:
         """Begins to send frames to a replica, from this number on; with `takeover`, it asks this
@@ -260,8 +274,9 @@ def replconf(ctx: Context[ReplicationHost], args: Args) -> object:
     """An internal command for configuring the replication stream.
 
     Sent by replicas: their address and capabilities (listening-port, ip-address, capa, version,
-    databases, histories), and later the last frame applied (ACK), the last frame on disk (FACK),
-    and the size of all frames applied (OFFSET). A replica also tells its primary that it is being
+    databases, histories, rdb-only, rdb-filter-only), and later the last frame applied (ACK), the
+    last frame on disk (FACK), and the size of all frames applied (OFFSET); a Redis sends ACK with
+    its offset. A replica also tells its primary that it is being
     promoted (promoting 1, or 0 when it remains a replica), and that it was (promoted 1; once more
     on a new connection, with the last frame on its disk); that needs the permission to use PSYNC.
     """
@@ -272,6 +287,9 @@ def replconf(ctx: Context[ReplicationHost], args: Args) -> object:
     if any(name.lower() == b"promoted" for name, _ in pairs):
         _require_psync(ctx.session.user)
     if pairs and pairs[0][0].upper() == b"ACK":
+        if ctx.session.feed is not None and ctx.server.replication.is_redis(ctx.session):
+            ctx.server.replication.acknowledge_offset(ctx.session, _offset(pairs[0][1]))
+            return NO_REPLY
         ctx.server.replication.acknowledge(ctx.session, *_acknowledged(pairs))
         return NO_REPLY
     answer = ctx.server.replication.introduce(ctx.session, pairs)
@@ -284,6 +302,13 @@ def _require_psync(user: User | None) -> None:
     lacking = None if user is None else denial(user, COMMANDS[b"psync"], [b"PSYNC", b"?", b"1"])
     if lacking is not None:
         raise lacking.error()
+
+
+def _offset(text: bytes) -> int:
+    offset = parse_integer(text)
+    if offset is None:
+        raise CommandError(NOT_INTEGER)
+    return offset
 
 
 def _acknowledged(pairs: list[tuple[bytes, bytes]]) -> tuple[int, int, int]:
@@ -307,28 +332,33 @@ def psync(ctx: Context[ReplicationHost], args: Args) -> object:
     Sent by replicas: the history, and the number of the frame that they need next. The frames
     follow, preceded by a base if they are not sufficient. With FAILOVER, sent by this replica's own
     primary, the replica becomes the primary first, unless it lacks frames; with FORCE it does in
-    any case.
+    any case. A Redis, and a program that acts as one, names the ID of its stream and the offset of
+    the next byte. It gets the commands after that position, or an RDB, as for [SYNC](sync.md).
     """
     name = args.take()
     next_seq = args.take_int()
     takeover = Takeover(name, args.option(b"FORCE")) if args.option(b"FAILOVER") else None
     args.finish()
+    if takeover is None and ctx.server.replication.is_redis(ctx.session):
+        ctx.server.replication.sync(ctx.session, (name, next_seq))
+        return NO_REPLY
     if next_seq < 1:
         raise CommandError("ERR the number of a frame is 1 or more")
     ctx.server.replication.psync(ctx.session, next_seq, takeover)
     return NO_REPLY
 
 
-@command("SYNC", "admin noscript no_async_loading no_multi")
-def sync(ctx: Context, args: Args) -> object:
+@command("SYNC", "admin noscript no_async_loading no_multi dataless")
+def sync(ctx: Context[ReplicationHost], args: Args) -> object:
     """An internal command used in replication.
 
-    The reply is always an error: a snapshot here is not an RDB file, and it is followed by effects,
-    not commands."""
-    raise CommandError(
-        "ERR only a millstream server can be a replica of this server: effects are not commands of"
-        " Redis"
-    )
+    Sent by programs that want the data of this moment, such as `redis-cli --rdb`. There is no
+    reply, but `$`, the size of an RDB, and the RDB. `REPLCONF version` names the Redis that has to
+    load it; the default is `replica-redis-version`. Then this server closes the connection after
+    `REPLCONF rdb-only 1`, or sends each change as commands of Redis 7.0.
+    """
+    ctx.server.replication.sync(ctx.session, None)
+    return NO_REPLY
 
 
 # Waiting for replicas and for the disk
@@ -410,6 +440,7 @@ def wait(ctx: Context[ReplicationHost], args: Args) -> object:
     wanted = args.take_int()
     deadline_ms = _take_deadline(ctx, args)
     _refuse_on_replica(ctx, "WAIT")
+    ctx.server.replication.ask_positions()
     return _begin(ctx, ReplicasWait(ctx, ctx.server.waits.write_position(), wanted), deadline_ms)
 
 

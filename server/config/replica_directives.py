@@ -17,9 +17,13 @@ from millstream.server.config.kinds import (
     Kind,
     directive,
     integer,
+    one_of,
     parse_integer,
     size,
 )
+
+# Those of storage/dump/file_writing, which checks a test; it is not loaded with the directives.
+REDIS_VERSIONS = "6.2", "7.0", "7.2", "7.4", "8.0", "8.2", "8.4", "8.6", "8.8", "8.10"
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
@@ -130,6 +134,11 @@ class ReplicaDirectives:
         10, integer(0, INT32_MAX),
         "maximum seconds that SHUTDOWN and SIGTERM wait until all replicas have everything; 0: do "
         "not wait", apply=READ,
+    )  # fmt: skip
+    replica_redis_version: str = replicas(
+        "7.0", one_of(*REDIS_VERSIONS),
+        "version of Redis for which a program gets an RDB that does not tell its own (SYNC, PSYNC)",
+        apply=READ,
     )  # fmt: skip
     replicas_durable: int = replicas(
         0, integer(0, 15),

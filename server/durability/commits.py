@@ -112,6 +112,7 @@ class Unheard:
     def flush_tick(self) -> None: ...
 
 
+Keep = Callable[[int, bytes], None]
 NEVER_NS = 2**63 - 1  # longer than any sync
 
 
@@ -155,7 +156,8 @@ class Commits(FrameNumbers):
         self._worker = worker
         self._recovery = recovery
         self._followers: list[FrameListener] = []
-        self._keep_frame: Callable[[int, bytes], None] | None = None
+        self._keepers: dict[str, Keep] = {}
+        self._keep_frame: Keep | None = None
         self._ending: list[Journal] = []  # ended by appendonly no, not completely synced yet
         self._stopped: Journal | None = None  # the journal that a stop waits for
 
@@ -167,9 +169,19 @@ class Commits(FrameNumbers):
         """Tell replication from now on, after the executor."""
         self._followers.append(follower)
 
-    def keep_frames(self, keep: Callable[[int, bytes], None] | None) -> None:
-        """Call `keep(seq, payload)` for every frame from now on; None: for none."""
-        self._keep_frame = keep
+    def keep_frames(self, keep: Keep | None, keeper: str = "replicas") -> None:
+        """Call `keep(seq, payload)` for every frame from now on, in place of an earlier function of
+        this keeper; None: for none."""
+        self._keepers.pop(keeper, None)
+        if keep is not None:
+            self._keepers[keeper] = keep
+        all_keepers = tuple(self._keepers.values())
+
+        def keep_all(seq: int, payload: bytes) -> None:
+            for one in all_keepers:
+                one(seq, payload)
+
+        self._keep_frame = keep_all if len(all_keepers) > 1 else next(iter(all_keepers), None)
 
     def flush_tick(self) -> None:
         """Commit the effects of this tick so far."""

@@ -261,15 +261,15 @@ _RATES = Lines(
 
 
 def traffic_stats(clients: Clients, executor: Executor, replication: Role, rates: Rates) -> str:
-    resync, totals = replication.resync, replication.totals
+    resync, totals, redis_feeds = replication.resync, replication.totals, replication.redis_feeds
     rate_lines = _RATES.text(
         totals.received_bytes,
         replication.feeds.source.sent_bytes,
         *rates.kilobytes,
         clients.connections_rejected,
-        resync.full_syncs,
-        resync.partial_syncs,
-        resync.refused_partial_syncs,
+        resync.full_syncs + redis_feeds.full_syncs,
+        resync.partial_syncs + redis_feeds.partial_syncs,
+        resync.refused_partial_syncs + redis_feeds.refused_partial_syncs,
         totals.rewinds,
     )
     return (

@@ -95,10 +95,16 @@ class LiveSource:
                 ("REPLCONF", *capabilities),
                 ("REPLCONF", "version", VERSION),
                 ("REPLCONF", "rdb-only", "1"),
+                ("REPLCONF", "databases", "0"),  # only a millstream server knows this
             ]
         )
         if is_error(replies[0]):
             raise CliError(self._refused(str(replies[0])))
+        if not is_error(replies[-1]):
+            raise CliError(
+                f"{self.name} is a millstream server: copy it with `millstream backup`;"
+                " nothing was written"
+            )
 
     def _refused(self, text: str) -> str:
         advice = ""
@@ -106,8 +112,6 @@ class LiveSource:
             advice = "; a managed service may not have this command"
         elif text.startswith("NOPERM") or "no permissions" in text.lower():
             advice = "; its user needs +psync +replconf +ping"
-        elif "number of a frame" in text:
-            return f"{self.name} is a millstream server: copy it with `millstream backup`"
         return f"{self.name} refuses a full sync: {text}{advice}; nothing was written"
 
 

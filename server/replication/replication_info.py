@@ -21,6 +21,8 @@ from millstream.server.replication.handover import Handover
 from millstream.server.replication.history import NO_HISTORY, Histories
 from millstream.server.replication.link import Link, LinkTotals, Standing, State
 from millstream.server.replication.promotion import Promotion
+from millstream.server.replication.redis_feed import RedisFeed
+from millstream.server.replication.redis_feeds import RedisFeeds
 from millstream.server.replication.replacement import DataReplacement
 from millstream.server.replication.write_refusals import Restrictions
 
@@ -77,6 +79,7 @@ class ReplicationInfo:
     persistence: Persistence
     outbox: Outbox
     feeds: Feeds
+    redis_feeds: RedisFeeds
     standing: Standing
     histories: Histories
     totals: LinkTotals
@@ -98,6 +101,11 @@ class ReplicationInfo:
                 [feed.host.encode(), b"%d" % feed.port, b"%d" % feed.frame_bytes]
                 for feed in self.feeds
                 if feed.is_online
+            ]
+            + [
+                [feed.host.encode(), b"%d" % feed.port, b"%d" % feed.acked.frame_bytes]
+                for feed in self.redis_feeds.staying
+                if feed.is_online
             ],
         ]
 
@@ -112,6 +120,7 @@ class ReplicationInfo:
             text += f"min_slaves_good_slaves:{self.feeds.good_count()}\r\n"
         for number, feed in enumerate(self.feeds):
             text += f"slave{number}:{self._feed_fact(feed)}\r\n"
+        text += self._redis_lines()
         error = totals.last_error
         error_lines = _ERRORS.text(
             totals.connection_errors,
@@ -166,6 +175,28 @@ class ReplicationInfo:
         return (
             f"ip={feed.host},port={feed.port},state={feed.state},offset={feed.frame_bytes}"
             f",lag={lag_s},frame={feed.acked_seq},synced={feed.synced_seq}"
+        )
+
+    def _redis_lines(self) -> str:
+        """The Redis servers that follow this one. They are no `slave0`: Sentinel, which reads that,
+        must not promote them."""
+        stream = self.redis_feeds.stream
+        if stream is None:
+            return ""
+        following = self.redis_feeds.staying
+        text = (
+            f"redis_replicas:{len(following)}\r\nredis_replid:{stream.replid}\r\n"
+            f"redis_offset:{stream.end.offset}\r\nredis_backlog_histlen:{stream.backlog_bytes}\r\n"
+        )
+        for number, feed in enumerate(following):
+            text += f"redis_replica{number}:{self._redis_fact(feed)}\r\n"
+        return text
+
+    def _redis_fact(self, feed: RedisFeed) -> str:
+        lag_s = (self.machine.steady_clock() - feed.acked_ms) // 1000
+        return (
+            f"ip={feed.host},port={feed.port},state={feed.state},offset={feed.acked.offset}"
+            f",lag={lag_s},frame={feed.acked.seq}"
         )
 
     def _primary_lines(self, link: Link) -> str:

@@ -33,6 +33,8 @@ from millstream.server.replication.link_protocol import (
     KNOWS_UPSTREAM,
     RETRY,
 )
+from millstream.server.replication.redis_feed import Wanted
+from millstream.server.replication.redis_feeds import RedisFeeds, redis_for
 from millstream.storage.files.snapshot_reader import SnapshotEnds
 
 log = logging.getLogger("millstream.replication")
@@ -44,13 +46,17 @@ class Introduction:
     """A replica's description of itself with REPLCONF, before it asks for the data with PSYNC.
 
     `is_known`: the client is a millstream server that takes effects; `knows_codes`: those with
-    codes, too. `upstream`: the IDs of servers that it was told; None: it does not want any.
+    codes, too. `is_redis`: it says nothing that only a millstream server says. `upstream`: the IDs
+    of servers that it was told; None: it does not want any. `rdb_only`: a program that wants the
+    data of this moment, `with_keys` unless it says otherwise.
     """
 
     def __init__(self) -> None:
         self.port = 0
         self.address = ""
         self.is_known = self.knows_codes = self.knows_shards = False
+        self.is_redis = self.with_keys = True
+        self.rdb_only = False
         self.upstream: bytes | None = None
         self.version = ""
         self.databases = 0
@@ -69,6 +75,7 @@ class Introduction:
             elif name == "ip-address":
                 self.address = text[:255]
             elif name == "capa":
+                self.is_redis = self.is_redis and not value.startswith(b"millstream")
                 self.is_known = self.is_known or value in CAPABILITIES
                 self.knows_codes = self.knows_codes or value == KNOWS_CODES
                 self.knows_shards = self.knows_shards or value == KNOWS_SHARDS
@@ -78,8 +85,16 @@ class Introduction:
                 self.version = text[:80]
             elif name == "databases":
                 self.databases = _number(text, UINT32_MAX)
+                self.is_redis = False
             elif name == "histories":
                 self.histories = history.parse(value)
+                self.is_redis = False
+            elif name == "rdb-only":
+                self.rdb_only = bool(_number(text, 1))
+            elif name == "rdb-filter-only":
+                if value.strip() not in (b"", b"functions"):
+                    raise CommandError(f"ERR Unsupported rdb-filter-only option: {text[:80]}")
+                self.with_keys = False
             else:
                 raise CommandError(f"ERR Unrecognized REPLCONF option: {name[:80]}")
         except ValueError as error:
@@ -114,6 +129,7 @@ class Resync:
     feeds: Feeds
     standing: Standing
     handover: Handover
+    redis_feeds: RedisFeeds
     take_over: Callable[[bytes], None]
     resume: Callable[[], None]
     upstream_ids: Callable[[], bytes]
@@ -177,6 +193,25 @@ class Resync:
         for feed in self.feeds:
             if feed.state == "wait_bgsave":
                 self._send_base(feed)
+
+    def is_redis(self, client: Any) -> bool:
+        """True unless the client has said that it is a millstream server."""
+        said = self._introductions.get(client.id)
+        return said is None or said.is_redis
+
+    def sync(self, client: Any, position: tuple[bytes, int] | None) -> None:
+        """SYNC, or PSYNC of a Redis with the ID of a stream and the offset of the next byte: send
+        the data of this moment, or the commands after that position. CommandError when that is
+        impossible."""
+        said = self._introductions.get(client.id, Introduction())
+        wanted = Wanted(
+            redis_for(said.version, self.config.replica_redis_version),
+            said.with_keys,
+            uses_psync=position is not None,
+            stays=not said.rdb_only,
+        )
+        host = said.address or _host_of(client.address)
+        self.redis_feeds.begin(client, host, said.port, wanted, position)
 
     def psync(self, client: Any, next_seq: int, takeover: Takeover | None) -> None:
         """Answer PSYNC, and send the missing frames. CommandError when that is impossible."""

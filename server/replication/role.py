@@ -28,6 +28,7 @@ from millstream.server.replication.link_connection import Connector
 from millstream.server.replication.promotion import WAIT_MAX_MS, Promotion
 from millstream.server.replication.receiver import Receiver
 from millstream.server.replication.records import encode_message
+from millstream.server.replication.redis_feeds import RedisFeeds
 from millstream.server.replication.replication_info import ReplicationInfo
 from millstream.server.replication.resync import Resync
 from millstream.server.replication.upstream import Upstream
@@ -36,6 +37,7 @@ from millstream.storage.keyspace.keyspace import Keyspace
 
 if TYPE_CHECKING:
     from millstream.server.replication.redis_conversion import Converter
+    from millstream.server.replication.redis_dump import Dumper
 
 log = logging.getLogger("millstream.replication")
 
@@ -71,6 +73,7 @@ class Role:
     executor: Executor
     connector: Connector
     converter: Converter
+    dumper: Dumper
     _: KW_ONLY
     clients: Mapping[int, Any]
     new_id: Callable[[], str]
@@ -94,6 +97,9 @@ class Role:
         )  # fmt: skip
         self._standing = Standing(self.receiver)
         self.feeds = Feeds(config, machine, persistence, self.executor, self._worker)
+        self.redis_feeds = RedisFeeds(
+            config, machine, persistence, self.executor, self._standing, self.dumper, self.new_id
+        )
         self._build_parts()
         self._link_hooks = LinkHooks(
             on_change=self.restrictions.update,
@@ -134,17 +140,19 @@ class Role:
         # The parts that answer replicas, INFO and ROLE.
         self.resync = Resync(
             config, machine, persistence, self.histories, feeds, standing, self.handover,
+            self.redis_feeds,
             take_over=self._take_over, resume=self._resume, upstream_ids=self.upstream_ids,
             databases=len(self.keyspace.databases),
         )  # fmt: skip
         info = ReplicationInfo(
-            config, machine, persistence, self.executor.outbox, feeds, standing,
+            config, machine, persistence, self.executor.outbox, feeds, self.redis_feeds, standing,
             histories=self.histories, totals=self.totals, failover=self.failover,
             handover=self.handover, promotion=self.promotion, restrictions=self.restrictions,
         )  # fmt: skip
         self.info, self.role_reply = info.section, info.role_reply
         self.introduce, self.psync = self.resync.introduce, self.resync.psync
-        self.applied_on, self.synced_on = self.feeds.applied_on, self.feeds.synced_on
+        self.is_redis, self.sync = self.resync.is_redis, self.resync.sync
+        self.synced_on, self.ask_positions = self.feeds.synced_on, self.redis_feeds.ask
 
     # Life
 
@@ -173,6 +181,7 @@ class Role:
         self.promotion.stop()
         if self.link is not None:
             self.link.stop()
+        self.redis_feeds.stop()
         self._worker.stop()
 
     def tick_second(self) -> None:
@@ -184,6 +193,7 @@ class Role:
         self.handover.tick_second()
         self.resync.tick_second()
         self.feeds.tick_second(self.machine.clock(), self.is_replica, self.upstream_ids())
+        self.redis_feeds.tick_second()
         self.failover.check_candidates()
         self.restrictions.update()
         self.check_waits()
@@ -191,6 +201,7 @@ class Role:
     def durable(self, seq: int) -> None:
         """The replies up to this frame were sent: replicas may get it, too."""
         self.feeds.pump_if_any()
+        self.redis_feeds.durable()
 
     def synced(self) -> None:
         """More of the journal is on the disk."""
@@ -206,11 +217,14 @@ class Role:
         """appendonly was switched on or off."""
         if self.persistence.loading or self.is_replica:
             return
+        if not self.persistence.appendonly:
+            self.redis_feeds.end_stream("this server has appendonly off now")
         if self.histories.journal_switched():
             self.data_changed()
 
     def client_gone(self, client: Any) -> None:
         self.resync.forget(client)
+        self.redis_feeds.remove(client)
         if client.id in self.feeds.by_client:
             if not self._is_stopping:  # all clients are closed
                 log.warning("the replica %s has disconnected", client.feed.address)
@@ -220,7 +234,9 @@ class Role:
     def data_changed(self) -> None:
         """The data has changed without a frame: no number identifies it any more."""
         self.histories.forget()
-        self.feeds.drop_all("the data here has changed without a frame that describes it")
+        reason = "the data here has changed without a frame that describes it"
+        self.feeds.drop_all(reason)
+        self.redis_feeds.end_stream(reason)
         if self.is_replica:
             self.receiver.doubt()
         else:
@@ -321,6 +337,7 @@ class Role:
         if was_primary:
             self._end_primary()
         self.feeds.drop_all("this server follows another primary now")
+        self.redis_feeds.end_stream("this server follows another primary now")
         self.feeds.keep_backlog()
         self.executor.recheck_limits()
         self.config.choose_primary(f"{host} {port}")
@@ -506,6 +523,15 @@ class Role:
             shown_seq = self.persistence.commits.last_seq + bool(len(self.executor.effects))
             record = encode_message(channel, message, is_shard=is_shard)
             self.feeds.publish(record, shown_seq, is_shard=is_shard)
+
+    def applied_on(self, seq: int) -> int:
+        """The number of replicas that have applied this frame, with those that are a Redis."""
+        return self.feeds.applied_on(seq) + self.redis_feeds.applied_on(seq)
+
+    def acknowledge_offset(self, client: Any, offset: int) -> None:
+        """A Redis has applied its stream of commands up to this offset."""
+        self.redis_feeds.acknowledge(client, offset)
+        self.check_waits()
 
     def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
         feed = self.feeds.by_client.get(client.id)

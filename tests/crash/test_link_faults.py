@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, ResponseError
 from tests.support.gate import Gate
 from tests.support.replicas import Replicas, facts, fill, has_same, is_up
-from tests.support.server import Server, redis_program
+from tests.support.server import Server
 from tests.support.small_disk import MEGABYTE, SmallDisk
 from tests.support.waiting import wait_until
 
@@ -104,19 +104,6 @@ def test_fewer_databases_than_the_primary(replicas: Replicas) -> None:
     split_pair(replicas, databases="4")
     replicas.follow("b", "a")
     assert_is_refused(replicas, "the replica has 4 databases, this server has 16")
-
-
-def test_a_redis_as_replica(replicas: Replicas, tmp_path: Path) -> None:
-    primary = replicas.start("a")
-    fill(primary, 20)
-    redis = replicas.servers["redis"] = Server(tmp_path / "r", program=redis_program()).start()
-    replicas.client("redis").set("own", "1")
-    before = errors(primary)
-    replicas.follow("redis", "a")
-    wait_until(lambda: "only a millstream server can be a replica" in redis.log)
-    assert replicas.client("redis").get("own") == "1"
-    assert facts(primary)["connected_slaves"] == 0
-    assert errors(primary) > before
 
 
 HANDSHAKE = ("REPLCONF", "version", "0.0.1", "databases", "16", "capa")

@@ -140,6 +140,9 @@ class NoReplicas:
     def applied_on(self, seq: int) -> int:
         return 0
 
+    def ask_positions(self) -> None:
+        pass
+
     def synced_on(self, seq: int) -> int:
         return 0
 

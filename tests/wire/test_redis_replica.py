@@ -1,0 +1,107 @@
+"""A real Redis that follows our server: full sync, commands, cuts, restarts, WAIT and INFO.
+
+`millstream compare --as-replica` says what is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.client.proxy import Proxy
+from tests.support.client import RawClient
+from tests.support.redis_follower import assert_same, change_under_load, is_even, new_redis
+from tests.support.resp import Error
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+from tests.wire.test_following_redis import change_everything
+from tests.wire.test_import import fill
+
+
+@pytest.fixture
+def primary(durable_server: Server) -> Server:
+    return durable_server
+
+
+@pytest.fixture
+def proxy(primary: Server) -> Iterator[Proxy]:
+    made = Proxy(primary.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def redis(tmp_path: Path, proxy: Proxy) -> Iterator[Server]:
+    """A Redis that follows the primary through the proxy."""
+    made = new_redis(tmp_path / "redis", proxy.port).start()
+    yield made
+    made.kill()
+
+
+def fill_ours(client: RawClient) -> None:
+    fill(client)
+    client.call("SELECT", 0)
+
+
+def test_a_redis_follows(primary: Server, redis: Server) -> None:
+    with primary.client() as ours, redis.client() as theirs:
+        fill_ours(ours)
+        assert_same(primary, redis)
+        change_everything(ours)
+        assert_same(primary, redis)
+        mine = ours.info("replication")
+        assert mine["connected_slaves"] == "0"  # Sentinel must not promote it
+        assert mine["redis_replicas"] == "1"
+        assert f"port={redis.port},state=online," in mine["redis_replica0"]
+        role, offset, replicas = ours.call("ROLE")
+        assert role == b"master"
+        assert [name for _, name, _ in replicas] == [b"%d" % redis.port]
+        assert int(replicas[0][2]) <= offset
+        assert theirs.call("ROLE")[3] == b"connected"
+        assert theirs.info("replication")["master_sync_in_progress"] == "0"
+        assert ours.call("CLIENT", "LIST", "TYPE", "replica").count(b"\n") == 1
+        ours.call("XADD", "orders", "*", "last", "entry")
+        assert ours.call("WAIT", 1, 5000) == 1
+        assert theirs.call("XREVRANGE", "orders", "+", "-", "COUNT", 1)[0][1] == [b"last", b"entry"]
+        assert ours.call("WAITAOF", 1, 1, 50) == [1, 0]
+
+
+def test_it_follows_under_load_with_cuts(primary: Server, redis: Server, proxy: Proxy) -> None:
+    """Writers change everything; the link is cut, the Redis killed, our server restarted."""
+    with primary.client() as ours, redis.client() as theirs:
+        wait_until(lambda: is_even(ours, theirs), what="the full sync")
+    change_under_load(primary, 1, proxy.cut_all, 3)
+    assert_same(primary, redis)
+    change_under_load(primary, 2, lambda: redis.restart("SIGKILL"), 2)
+    assert_same(primary, redis)
+    with primary.client() as ours, redis.client() as theirs:
+        stats = ours.info("stats")
+        assert int(stats["sync_partial_ok"]) >= 1
+        assert int(stats["sync_full"]) >= 2
+        assert theirs.call("XADD", "s", "*", "a", "b").text.startswith("READONLY")
+    primary.restart("SIGKILL")
+    assert_same(primary, redis)
+
+
+def test_a_redis_needs_a_journal_here(server: Server) -> None:
+    with server.client() as client:
+        client.call("CONFIG", "SET", "appendonly", "no")
+        try:
+            reply = client.call("PSYNC", "?", "-1")
+            assert isinstance(reply, Error)
+            assert "appendonly off" in reply.text
+        finally:
+            client.call("CONFIG", "SET", "appendonly", "yes")
+
+
+def test_a_replica_sends_no_commands(new_server: Callable[..., Server], server: Server) -> None:
+    replica = new_server("replica", {"replicaof": f"127.0.0.1 {server.port}"}).start()
+    with replica.client() as client:
+        wait_until(
+            lambda: client.info("replication")["master_link_status"] == "up", what="the link"
+        )
+        assert "only a primary sends commands" in client.call("PSYNC", "?", "-1").text
+        client.call("REPLCONF", "rdb-only", 1)
+        client.send("SYNC")
+        assert b"$" in client.read_to_end()
