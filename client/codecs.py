@@ -31,6 +31,7 @@ from millstream.client.conversion import (
     same,
     shown,
 )
+from millstream.client.core import argument_checks
 from millstream.client.core.words import text
 from millstream.client.errors import InvalidFields, MillstreamError
 from millstream.client.records import Record
@@ -89,7 +90,7 @@ class Raw:
     """
 
     def __init__(self, field: str = "data") -> None:
-        self.field = field
+        self.field = text(argument_checks.key("field", field))
 
     def encode(self, value: bytes) -> Words:
         if not isinstance(value, (bytes, bytearray, memoryview)):
@@ -104,7 +105,7 @@ class Whole(Generic[A]):
     """A whole value in one field."""
 
     def __init__(self, kind: Any, field: str) -> None:
-        self.field = field
+        self.field = text(argument_checks.key("field", field))
         self._kind: Kind = Anything() if kind is None else kind_of(kind)
 
     def encode(self, value: A) -> Words:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.client.codecs import Codec, InvalidRecord, decoded
+from millstream.client.core.argument_checks import duration_ms, number
 from millstream.client.records import Record, V
 
 DELAY_MAX_S = 30 * 86_400
@@ -33,8 +34,10 @@ class Retry(Exception):
     """
 
     def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
-        if delay is not None and not 0 <= delay <= DELAY_MAX_S:
+        if delay is not None and not 0 <= number("delay", delay) <= DELAY_MAX_S:
             raise ValueError(f"delay must be from 0 to {DELAY_MAX_S:,} seconds, not {delay!r}")
+        if delay is not None:
+            duration_ms("delay", delay)
         super().__init__(reason)
         self.delay = delay
 

@@ -49,6 +49,17 @@ class ValueRecord(Record[V]):
     value: V
 
 def with_value(record: Record[Any], value: V) -> ValueRecord[V]: ...
+
+class Handed:
+    count: int
+
+class Run:
+    def __init__(
+        self, shard: object, merge: object, stops: object, begun: int, handed: Handed
+    ) -> None: ...
+    def __iter__(self) -> Run: ...
+    def __next__(self) -> Record[Any]: ...
+
 def mark_late(record: Record[Any]) -> None: ...
 
 class RecordReader:

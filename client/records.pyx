@@ -278,6 +278,48 @@ cdef class RecordReader:
         return len(self._layouts)
 
 
+@cython.final
+cdef class Handed:
+    """The number of records that a stream has handed out."""
+
+    cdef public Py_ssize_t count
+
+
+@cython.final
+cdef class Run:
+    """The next records of a stream of one shard, all but the last one that was fetched. It ends
+    early when the follow that began at `begun` is stopped, or when `merge` has another heap."""
+
+    cdef object _buffer, _take, _shard, _merge, _heap, _stops, _begun
+    cdef Handed _handed
+
+    def __init__(self, shard, merge, stops, begun, Handed handed not None):
+        self._shard = shard
+        self._buffer = shard.buffer
+        self._take = self._buffer.popleft
+        self._merge = merge
+        self._heap = merge.heap
+        self._stops = stops
+        self._begun = begun
+        self._handed = handed
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        # No signal handler runs in the middle of this.
+        if (
+            len(self._buffer) < 2
+            or self._merge.heap is not self._heap
+            or not PyObject_RichCompareBool(self._stops.count, self._begun, Py_EQ)
+        ):
+            raise StopIteration
+        record = self._take()
+        self._shard.last = record
+        self._handed.count += 1
+        return record
+
+
 cdef bint has_names(list entry, tuple names) except -1:
     """True if an entry has these fields, in this order."""
     cdef Py_ssize_t i

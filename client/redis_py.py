@@ -5,6 +5,7 @@ It holds for redis-py 5 to 8; the tests run with the oldest and the newest of th
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 from collections.abc import Callable, Sequence
@@ -17,9 +18,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from millstream.client.core.argument_checks import TIMEOUT_MAX_S, number
 from millstream.client.core.steps import Command
 from millstream.client.core.words import word_bytes
 from millstream.client.errors import InvalidStream, refusal
+from millstream.client.packing import packed_command
 
 
 def options(retry: Callable[..., Any], timeout: float, given: dict[str, Any]) -> dict[str, Any]:
@@ -31,6 +34,11 @@ def options(retry: Callable[..., Any], timeout: float, given: dict[str, Any]) ->
                 f"connect() takes no {name!r}: reads are repeated after a broken connection, and "
                 "writes never are; a Writer repeats them safely"
             )
+    if timeout is not None and not 0 < number("timeout", timeout) <= TIMEOUT_MAX_S:
+        raise ValueError(
+            f"timeout must be above 0 and at most {TIMEOUT_MAX_S:,} seconds, or None for no limit, "
+            f"not {timeout!r}"
+        )
     own = {
         "protocol": 3,
         "decode_responses": True,
@@ -54,6 +62,10 @@ class Packer:
 
     def pack(self, *words: Any) -> list[bytes]:
         """The command as RESP. A first word with blanks is several words, as in redis-py."""
+        if type(words[0]) is str and " " not in words[0]:
+            packed = packed_command(words)
+            if packed is not None:
+                return [packed]
         # Most words are text: a call for each of them would take longer than its encoding.
         encoded = [
             word.encode("utf-8", "surrogateescape") if type(word) is str else word_bytes(word)
@@ -68,8 +80,10 @@ class Packer:
 
 def pack(connection: Any, commands: Sequence[Command[Any]]) -> Any:
     """Commands as a connection sends them."""
-    if len(commands) == 1 and commands[0].packed is not None:
-        return [commands[0].packed]
+    if len(commands) == 1:
+        packed = commands[0].packed or packed_command(commands[0].words)
+        if packed is not None:
+            return [packed]
     return connection.pack_commands([command.words for command in commands])
 
 
@@ -158,6 +172,22 @@ def borrow(client: Any) -> Any:
     """A connection of the client's pool, connected; for asyncio, to be awaited."""
     pool = client.connection_pool
     return pool.get_connection("_") if OLD_POOL else pool.get_connection()
+
+
+def write(connection: Any, pieces: Sequence[bytes]) -> None:
+    """Send bytes on a connection of asyncio without a wait. A lost connection is seen by the task
+    that reads."""
+    with contextlib.suppress(OSError, RuntimeError):
+        connection._writer.writelines(pieces)
+
+
+def has_data(connection: Any) -> bool:
+    """True if a connection of threads has received something that was not read."""
+    pending = getattr(connection._sock, "pending", None)  # TLS
+    if pending is not None and pending():
+        return True
+    reader = getattr(connection._parser, "_reader", None)  # hiredis
+    return bool(connection.can_read(0) if reader is None else reader.has_data())
 
 
 def has_spare(client: Any) -> bool:

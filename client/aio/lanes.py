@@ -1,4 +1,4 @@
-"""Sending asks and receiving their answers, several at once, each in a task of its own."""
+"""Sending asks and receiving their answers, several at once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from redis.exceptions import ResponseError
 from millstream.client import redis_py
 from millstream.client.aio.concurrency import Waker
 from millstream.client.aio.interruptible import make_interruptible, more_time
+from millstream.client.aio.shared_connection import SharedConnection
+from millstream.client.core.sharing import may_share
 from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
 from millstream.client.threads.lanes import CLOSED, WAIT_MAX_S, replies_of
@@ -22,7 +24,9 @@ CANCEL_AGAIN_S = 0.1
 class Lanes:
     """The asks in flight. A cancelled wait leaves them in flight."""
 
-    def __init__(self) -> None:
+    def __init__(self, shares: bool = False) -> None:
+        """`shares`: other objects of the client use the same connection."""
+        self._shares = shares
         self._waker: Waker | None = None
         self._in_flight: dict[asyncio.Task[Answer], Ask] = {}
         self._finished: list[Answer] = []
@@ -31,8 +35,13 @@ class Lanes:
 
     @classmethod
     def of_writer(cls, client: Any) -> Lanes:
-        """The same for objects that only write: each ask takes a connection from the pool."""
-        return cls()
+        """Those of an object that only writes: its requests follow those of others."""
+        return cls(shares=True)
+
+    async def _perform(self, ask: Ask) -> Answer:
+        if self._shares and may_share(ask):
+            return await SharedConnection.of(ask.server.client).perform(ask)
+        return await perform(ask)
 
     async def wait(self, asks: Sequence[Ask], seconds: float | None) -> list[Answer]:
         """Start those asks that are not in flight, and wait until there is an answer to any ask.
@@ -46,7 +55,7 @@ class Lanes:
         known = {*self._in_flight.values(), *(answer.ask for answer in self._finished)}
         for ask in asks:
             if ask not in known:
-                self._in_flight[asyncio.create_task(perform(ask))] = ask
+                self._in_flight[asyncio.create_task(self._perform(ask))] = ask
         if self._finished:
             seconds = 0.0
         if seconds is not None:
@@ -80,7 +89,10 @@ class Lanes:
 
     async def together(self, asks: Sequence[Ask]) -> list[list[Any]]:
         """The replies to each ask, in order. The first error is raised, after all have ended."""
-        answers = await asyncio.gather(*map(perform, asks))
+        if len(asks) == 1:
+            answers = [await self._perform(asks[0])]
+        else:
+            answers = await asyncio.gather(*map(self._perform, asks))
         return [replies_of(answer) for answer in answers]
 
     async def close(self) -> None:

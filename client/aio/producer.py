@@ -23,7 +23,8 @@ from millstream.client.aio.concurrency import (
 )
 from millstream.client.aio.running import Runner
 from millstream.client.codecs import A, Codec, codec_of, encoded
-from millstream.client.core.batches import Entry, check_seq
+from millstream.client.core.argument_checks import timeout_s
+from millstream.client.core.batches import check_seq
 from millstream.client.core.producing import (
     Batch,
     ProducerOptions,
@@ -33,10 +34,13 @@ from millstream.client.core.producing import (
 from millstream.client.core.words import Fields, Key, text
 from millstream.client.errors import MillstreamError
 from millstream.client.log import log
+from millstream.client.packing import Entry
 from millstream.client.records import T, V
 from millstream.client.tracing import Tracing
 
-YIELD_EVERY = 64  # asyncio only
+YIELD_EVERY = 64
+"""A program that does nothing but append lets the sender run so often. A thread would otherwise
+wait up to 5 ms for Python's lock, twice for each batch."""
 
 
 class Receipt(Promise):
@@ -74,7 +78,8 @@ class Receipt(Promise):
         1
         """
         done: Any = self._batch.done
-        if not (done.is_set() or await done.wait(timeout)):
+        limit_s = timeout_s("timeout", timeout)
+        if not (done.is_set() or await done.wait(limit_s)):
             raise TimeoutError(f"the entry {self.seq} is not appended yet")
         error = self.error
         if error is not None:
@@ -218,7 +223,7 @@ class Producer(Closing, Generic[V]):
         batch, number, wakes = self._state.add(entry, seq if seq is None else check_seq(seq))
         if wakes:
             self._waker.wake()
-        if number % YIELD_EVERY == 0:  # asyncio only
+        if number % YIELD_EVERY == 0:
             await asyncio.sleep(0)
         return Receipt(batch, number)
 

@@ -7,13 +7,20 @@ from typing import Any
 
 DURATION_MAX_S = 2**50
 BATCH_MAX = 2**31 - 1
+INT_MAX = 2**63 - 1
+TIMEOUT_MAX_S = 1_000_000_000
+"""The system cannot wait for any length of time."""
 NAME_MAX_BYTES = 1024
 """Of a writer, as the server accepts it."""
 
 
 def number(name: str, value: Any) -> float:
     """A number that is not NaN; infinity is one."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name} must be a number of seconds, not {value!r}")
+    if type(value) is int and abs(value) > INT_MAX:  # not every int is a float
+        raise ValueError(f"{name} must be a number of seconds, and this one is too large")
+    if math.isnan(value):
         raise ValueError(f"{name} must be a number of seconds, not {value!r}")
     return value
 
@@ -30,7 +37,7 @@ def duration_ms(name: str, seconds: Any) -> int:
     """Seconds as whole milliseconds. 0 has another meaning than a very short time, so a time that
     would be rounded to 0 is refused."""
     if not 0 <= number(name, seconds) < DURATION_MAX_S:
-        raise ValueError(f"{name} must be a number of seconds from 0 on, not {seconds!r}")
+        raise ValueError(f"{name} must be a number of seconds from 0 to 2**50 - 1, not {seconds!r}")
     milliseconds: int = round(seconds * 1000)
     if seconds and not milliseconds:
         raise ValueError(f"{name} must be 0 or at least 0.001 seconds, not {seconds!r}")
@@ -44,14 +51,38 @@ def key(what: str, value: Any) -> str | bytes:
     return value
 
 
+def name(what: str, value: Any) -> str | bytes:
+    """The name of something on the server. The server accepts an empty one, as Redis does: here it
+    is most likely a variable that was not set."""
+    if not key(what, value):
+        raise ValueError(f"{what} must not be empty")
+    found: str | bytes = value
+    return found
+
+
 def writer_name(value: Any) -> str | bytes:
-    name = key("the name of a writer", value)
-    size = len(name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape"))
+    found = key("the name of a writer", value)
+    size = len(found if isinstance(found, bytes) else found.encode("utf-8", "surrogateescape"))
     if not 1 <= size <= NAME_MAX_BYTES:
         raise ValueError(
             f"the name of a writer must have from 1 to {NAME_MAX_BYTES:,} bytes, not {size:,}"
         )
-    return name
+    return found
+
+
+def timeout_s(name: str, value: Any) -> float | None:
+    """The time that a call waits, None without a limit."""
+    if value is None:
+        return None
+    seconds = number(name, value)
+    return None if seconds > TIMEOUT_MAX_S else max(0.0, seconds)
+
+
+def block_ms(value: Any) -> int:
+    """The time that a command waits, in whole milliseconds."""
+    if type(value) is not int or not 0 <= value <= INT_MAX:
+        raise ValueError(f"the time to wait must be a number of ms from 0 on, not {value!r}")
+    return int(value)
 
 
 def batch(value: Any) -> int:

@@ -7,7 +7,7 @@ whose reply was lost is sent again as it was: what had arrived is not appended t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from redis.exceptions import RedisError
@@ -21,67 +21,18 @@ from millstream.client.core.repeating import (
     known_limits,
     lost,
 )
-from millstream.client.core.steps import Call, Clock, Command, Sleep, Steps, Word
-from millstream.client.core.words import (
-    LONG_BYTES,
-    Fields,
-    Key,
-    field_words,
-    text,
-    word_bytes,
-)
-from millstream.client.errors import InvalidFields, Sealed
+from millstream.client.core.steps import Call, Clock, Command, Sleep, Steps
+from millstream.client.core.words import Key, text
+from millstream.client.errors import Sealed
 from millstream.client.log import log
+from millstream.client.packing import Entry, packed_batch, packed_words
 
 BATCH_MAX = 10_000
 """The limit of TAPPENDMANY."""
 BATCH_BYTES = 2**18
 """A batch of this size is sent: larger ones take more memory, and no less time for an entry."""
 SEQ_MAX = 2**64 - 1
-
-
-def packed_words(words: Iterable[Word]) -> bytes:
-    """Words of a request as RESP."""
-    parts: list[bytes] = []
-    for word in words:
-        data = word.encode("utf-8", "surrogateescape") if type(word) is str else word_bytes(word)
-        parts += (b"$%d\r\n" % len(data), data, b"\r\n")
-    return b"".join(parts)
-
-
-class Entry:
-    """An entry that is ready to be sent."""
-
-    __slots__ = ("count", "packed", "seq")
-
-    def __init__(self, fields: Fields) -> None:
-        """InvalidFields for what cannot be sent."""
-        words = field_words(fields)
-        self.seq = 0
-        self.count = count = len(words)
-        numfields = b"%d" % (count // 2)
-        self.packed = b"$%d\r\n%b\r\n%b" % (len(numfields), numfields, packed_words(words))
-
-    @property
-    def is_long(self) -> bool:
-        """True if a value may be above the server's limit."""
-        return len(self.packed) > LONG_BYTES
-
-    def length_error(self, limit: int) -> InvalidFields | None:
-        """An error if one of its words is above the server's limit."""
-        if len(self.packed) <= limit:
-            return None
-        at = 0
-        while at < len(self.packed):
-            end = self.packed.index(b"\r\n", at)
-            size = int(self.packed[at + 1 : end])
-            if size > limit:
-                return InvalidFields(
-                    f"a value of the entry {self.seq} has {size:,} bytes, and proto-max-bulk-len "
-                    f"of the server is {limit:,}"
-                )
-            at = end + 4 + size
-        return None
+HEAD_WORDS = 5
 
 
 Refusals = Sequence[tuple[Entry, Exception]]
@@ -110,16 +61,11 @@ class BatchSender:
         self._now = now
         self._head = packed_words(("TAPPENDMANY", 1, key, "PRODUCER", producer))
 
-    def command(self, entries: Sequence[Entry]) -> Command[int]:
+    def command(self, entries: list[Entry]) -> Command[int]:
         """TAPPENDMANY for all entries. The reply is the number of new ones."""
-        parts = [b"", self._head, packed_words((len(entries),))]
-        words = 6
-        for entry in entries:
-            seq = b"%d" % entry.seq
-            parts += (b"$%d\r\n%b\r\n" % (len(seq), seq), entry.packed)
-            words += entry.count + 2
-        parts[0] = b"*%d\r\n" % words
-        return requests.packed("TAPPENDMANY", self.key, b"".join(parts))
+        return requests.packed(
+            "TAPPENDMANY", self.key, packed_batch(self._head, HEAD_WORDS, entries)
+        )
 
     def send(self, batch: Entries, attempt: Steps[int] | None = None) -> Steps[None]:
         """Send a batch until it is answered. The first `attempt` may have begun.

@@ -75,7 +75,7 @@ class Deliveries:
         handed out is lost then. It is 1, too, if entries are due again at once."""
         self._server = ServerState(client)
         self._key = argument_checks.key("key", key)
-        self.group = argument_checks.key("group", group)
+        self.group = argument_checks.name("group", group)
         self._start = group_start(position)
         self._ttl_ms = duration_ms("ttl", terms.ttl_s)
         self._retry_ms = None if terms.retry_s is None else duration_ms("retry", terms.retry_s)

@@ -38,7 +38,7 @@ from millstream.client.events import (
 )
 from millstream.client.ids import BEGINNING, ID, read_id
 from millstream.client.log import log
-from millstream.client.records import Record, RecordReader, mark_late
+from millstream.client.records import Handed, Record, RecordReader, Run, mark_late
 
 LATE_LOG_S = 1.0
 GAPS_KEPT = 1000
@@ -69,7 +69,7 @@ class Follower:
         self._reader = RecordReader()
         self.tokens = TokenPacker()
         self._greatest = BEGINNING
-        self._records = 0
+        self._handed = Handed()
         self._late_logged_s = float("-inf")
         self._refusal: Exception | None = None
         self._reported: Gap | None = None
@@ -124,14 +124,7 @@ class Follower:
         if len(self._lineage.states) != 1:
             return self._run_merged(heap, begun)
         shard = heap[0][3]
-        return () if shard.gaps else self._run(shard, heap, begun)
-
-    def _run(self, shard: ShardState, heap: list[Bound], begun: int) -> Iterator[Record[Any]]:
-        merge, stops, buffer = self._merge, self.stops, shard.buffer
-        while len(buffer) > 1 and merge.heap is heap and stops.count == begun:
-            shard.last = record = buffer.popleft()
-            self._records += 1
-            yield record
+        return () if shard.gaps else Run(shard, self._merge, self.stops, begun, self._handed)
 
     def _run_merged(self, heap: list[Bound], begun: int) -> Iterator[Record[Any]]:
         merge, stops = self._merge, self.stops
@@ -145,7 +138,7 @@ class Follower:
                 heapreplace(heap, (buffer[0].id, RECORD, name, shard))
                 self._greatest = following
                 shard.last = record
-                self._records += 1
+                self._handed.count += 1
             except BaseException:  # of a signal handler, as in `_hand_out`
                 merge.heap = []
                 raise
@@ -277,7 +270,7 @@ class Follower:
             else:
                 self._greatest = record.id
         shard.last = record
-        self._records += 1
+        self._handed.count += 1
         if not shard.buffer:
             self._greatest = max(self._greatest, record.id)
             shard.reach()
@@ -497,7 +490,7 @@ class Follower:
     def metrics(self) -> dict[str, float]:
         buffered = sum(len(state.buffer) for state in self._lineage.states.values())
         return {
-            "records": self._records,
+            "records": self._handed.count,
             "requests": self._asking.requests,
             **self._counts,
             "buffered": buffered,

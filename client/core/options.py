@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from millstream.client.core.argument_checks import batch, duration_ms, flag, key, number, whole
 from millstream.client.core.position import End
+from millstream.client.core.words import text
+from millstream.client.jobs import DELAY_MAX_S
 
 BATCH = 100
 """The records of a shard that a stream asks for at once."""
@@ -46,6 +48,8 @@ class Options:
 
 TIMEOUT_MAX_S = 86_400
 BACKOFFS_MAX = 16
+DELIVERIES_MAX = 1_000_000
+"""The limit of the server."""
 CONCURRENCY_MAX = 10_000
 
 
@@ -84,12 +88,16 @@ def worker_options(
         raise ValueError(f"time_limit must be None or above 0 seconds, not {time_limit!r}")
     if not number("drain", drain) >= 0:
         raise ValueError(f"drain must be a number of seconds from 0 on, not {drain!r}")
+    if configure and max_deliver and not dead_letter:
+        raise ValueError(
+            "max_deliver needs a dead_letter stream: a job that was delivered so often goes there"
+        )
     return WorkerOptions(
         flag("configure", configure),
         whole("concurrency", concurrency, CONCURRENCY_MAX),
         duration_ms("timeout", timeout),
         None if backoff is None else _delays(backoff),
-        _from_zero("max_deliver", max_deliver),
+        _from_zero("max_deliver", max_deliver, DELIVERIES_MAX),
         None if dead_letter is None else key("dead_letter", dead_letter),
         drain,
         _from_zero("breaker", breaker) or 0,
@@ -97,13 +105,26 @@ def worker_options(
     )
 
 
+def different_keys(name: str, keys: Any) -> list[Any]:
+    """A key, or a list of different ones."""
+    is_one = isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable)
+    listed = [keys] if is_one else list(keys)
+    for one in listed:
+        key(name, one)
+    if not listed or len({text(one) for one in listed}) != len(listed):
+        raise ValueError(f"{name} must be a stream, or different streams, not {keys!r}")
+    return listed
+
+
 def _delays(backoff: Any) -> list[int]:
     if not isinstance(backoff, (list, tuple)) or len(backoff) > BACKOFFS_MAX:
         raise ValueError(f"backoff must be a list of at most {BACKOFFS_MAX} seconds")
+    if any(number("backoff", delay) > DELAY_MAX_S for delay in backoff):
+        raise ValueError(f"a delay of backoff must be at most {DELAY_MAX_S:,} seconds")
     return [duration_ms("backoff", delay) for delay in backoff]
 
 
-def _from_zero(name: str, value: int | None) -> int | None:
+def _from_zero(name: str, value: int | None, most: int | None = None) -> int | None:
     if value is None or (type(value) is int and value == 0):
         return value
-    return whole(name, value)
+    return whole(name, value, most)

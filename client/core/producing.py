@@ -14,12 +14,13 @@ from typing import Any, Protocol
 
 from millstream.client.core import argument_checks, requests
 from millstream.client.core.argument_checks import number, whole
-from millstream.client.core.batches import BATCH_BYTES, BATCH_MAX, BatchSender, Entry, Refusals
+from millstream.client.core.batches import BATCH_BYTES, BATCH_MAX, BatchSender, Refusals
 from millstream.client.core.repeating import Repeater
 from millstream.client.core.steps import Clock, Steps, Wait
 from millstream.client.core.words import Key
 from millstream.client.errors import MillstreamError
 from millstream.client.log import log
+from millstream.client.packing import Entry
 
 IDLE_S = 60.0
 """A producer with nothing to do looks this often."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
+from millstream.client.core import argument_checks
 from millstream.client.core.decoding import (
     read_blocks,
     read_id_or_none,
@@ -257,9 +258,13 @@ def tredrive(
 def schedule(key: Key, fields: Fields, at: Any, after: float | None, name: Key) -> Command[ID]:
     if (at is None) == (after is None):
         raise ValueError("schedule needs either a time (at) or seconds from now (after)")
-    when: list[Word] = (
-        ["AT", milliseconds(at)] if after is None else ["IN", math.ceil(after * 1000)]
-    )
+    if after is None:
+        when: list[Word] = ["AT", milliseconds(at)]
+    elif not 0 <= argument_checks.number("after", after) < argument_checks.DURATION_MAX_S:
+        raise ValueError(f"after must be a number of seconds from 0 to 2**50 - 1, not {after!r}")
+    else:
+        when = ["IN", math.ceil(after * 1000)]
+    argument_checks.key("name", name)
     return command("TSCHEDULE", key, *when, name, *field_words(fields), read=read_id)
 
 
@@ -319,7 +324,10 @@ def tmread(
     """`read` replaces the reader of the rows."""
     wait, wait_s = wait_words(block)
     promise = ["CLOCK"] if clock else []
-    keys, places = zip(*streams, strict=True)
+    pairs = list(streams)
+    if not pairs:
+        raise ValueError("tmread needs at least one stream")
+    keys, places = zip(*pairs, strict=True)
     return command(
         "TMREAD",
         count,
@@ -376,6 +384,7 @@ def tposition(
     words: list[Word] = [] if writer is None else ["WRITER", writer]
     wait_s = 0.0
     if wait is not None:
+        argument_checks.block_ms(ms or 0)
         words += ["WAIT", id_word(wait), ms or 0]
         wait_s = ms / 1000 if ms else math.inf
     elif ms is not None:

@@ -188,4 +188,6 @@ def parse_shard(shard: Any) -> Shard:
         raise InvalidStream(f"the key {shard.key!r} of a shard is not text or bytes")
     if shard.name is not None and not isinstance(shard.name, str):
         raise InvalidStream(f"the name {shard.name!r} of a shard is not text")
+    if shard.name == "":
+        raise InvalidStream("the name of a shard must not be empty")
     return shard

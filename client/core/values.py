@@ -34,7 +34,7 @@ class Values:
         `retry_for_s` seconds after a lost reply."""
         self._codec: Codec[Any] = codec_of(kind)
         self._dead_letter = (
-            None if dead_letter is None else argument_checks.key("dead_letter", dead_letter)
+            None if dead_letter is None else argument_checks.name("dead_letter", dead_letter)
         )
         self._group = "" if group is None else text(group)
         now, self._wall = times

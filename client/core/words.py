@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from redis.exceptions import DataError
 
+from millstream.client.core import argument_checks
 from millstream.client.core.steps import Word
 from millstream.client.errors import InvalidFields
 from millstream.client.ids import ID
@@ -126,7 +127,15 @@ def word_bytes(word: Any) -> bytes:
 def where_words(where: Sequence[Condition]) -> list[Word]:
     """WHERE with these conditions; nothing without any."""
     words: list[Word] = []
-    for field, operator, *operands in where:
+    if isinstance(where, (str, bytes)) or not isinstance(where, Sequence):
+        raise ValueError(f"where must be a list of conditions, not {where!r}")
+    for condition in where:
+        if not isinstance(condition, (list, tuple)) or len(condition) < 3:
+            raise ValueError(
+                f"{condition!r} is not a condition: use (field, operator, value), such as "
+                '("item", "EQ", "tea")'
+            )
+        field, operator, *operands = condition
         if str(operator).upper() == "IN" and len(operands) == 1:
             [values] = operands
             if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
@@ -162,4 +171,5 @@ def wait_words(block_ms: int | None) -> tuple[list[Word], float]:
     """BLOCK, and how long the server may wait because of it, in seconds."""
     if block_ms is None:
         return [], 0.0
+    argument_checks.block_ms(block_ms)
     return ["BLOCK", block_ms], (block_ms / 1000 if block_ms else math.inf)

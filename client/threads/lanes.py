@@ -5,45 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import threading
 import time
 from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
+from millstream.client.core.sharing import may_share
 from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
 from millstream.client.threads.concurrency import Waker
 from millstream.client.threads.interruptible import make_interruptible
 from millstream.client.threads.probing import Probe
+from millstream.client.threads.shared_connection import ANSWERS, Loan, SharedConnection
 
 WAIT_MAX_S = 3600.0
 """The core waits again. The system cannot wait for any length of time."""
 CLOSED = "the object was closed while a call waited for the server"
 SHARED = "_connections_of_writers"
 """The attribute of a client with its Connections."""
-ANSWERS = (RedisError, UnicodeError)
-"""The errors that become the answer to an ask. Any other one is of a signal handler, and is
-raised."""
-
-
-class Loan:
-    """A connection in use for an ask. It is made before the connection is taken and is known until
-    the connection is given back, so an interruption loses no connection."""
-
-    __slots__ = ("client", "complete", "connection", "deadline_s", "waits")
-
-    def __init__(self, client: Any) -> None:
-        self.client = client
-        self.connection: Any = None
-        self.deadline_s = 0.0
-        self.waits = False
-        """True if the commands were sent, and no reply was read yet."""
-        self.complete = False
-        """True if all replies were read: only then is the connection used again."""
 
 
 class Connections:
@@ -54,11 +38,12 @@ class Connections:
         self._process = os.getpid()
         self._writers: WeakSet[Lanes] | None = None
         """Those that share it."""
+        self.of_threads: SharedConnection | None = None
 
     @classmethod
     def shared(cls, client: Any) -> Connections:
-        """The connections that all writers of a client use in turn. As many are open as requests
-        are on their way at a time."""
+        """The connections of all writers of a client. The requests of its threads follow each other
+        on one of them; those of the main thread, and long ones, take another one meanwhile."""
         found: Connections | None = getattr(client, SHARED, None)
         if found is not None and found._process != os.getpid():  # it is the parent's
             found._idle.clear()
@@ -66,6 +51,7 @@ class Connections:
         if found is None:
             found = cls()
             found._writers = WeakSet()
+            found.of_threads = SharedConnection(found)
             setattr(client, SHARED, found)
         return found
 
@@ -278,6 +264,10 @@ class Lanes:
 
     def _perform(self, ask: Ask) -> Answer:
         """Send one ask and receive its replies, without looking at those in flight."""
+        shared = self._connections.of_threads
+        # A signal handler could raise in the main thread, and leave the other ones without replies.
+        if shared is not None and may_share(ask) and not is_main_thread():
+            return shared.perform(ask)
         loan = Loan(ask.server.client)
         try:
             try:
@@ -370,6 +360,10 @@ class Lanes:
                 self._probes.pop(ask).close()
                 error = redis_py.timed_out(ask.server.client)
                 self._finished.append(Answer(ask, error=error))
+
+
+def is_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
 
 
 def replies_of(answer: Answer) -> list[Any]:

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Generic, Self, overload
 
 from millstream.client.codecs import A, Codec, codec_of, encoded
-from millstream.client.core.batches import Entry, check_seq
+from millstream.client.core.argument_checks import timeout_s
+from millstream.client.core.batches import check_seq
 from millstream.client.core.producing import (
     Batch,
     ProducerOptions,
@@ -20,6 +21,7 @@ from millstream.client.core.producing import (
 from millstream.client.core.words import Fields, Key, text
 from millstream.client.errors import MillstreamError
 from millstream.client.log import log
+from millstream.client.packing import Entry
 from millstream.client.records import T, V
 from millstream.client.threads.commands import StreamCommands
 from millstream.client.threads.concurrency import (
@@ -35,6 +37,10 @@ from millstream.client.threads.concurrency import (
 )
 from millstream.client.threads.running import Runner
 from millstream.client.tracing import Tracing
+
+YIELD_EVERY = 64
+"""A program that does nothing but append lets the sender run so often. A thread would otherwise
+wait up to 5 ms for Python's lock, twice for each batch."""
 
 
 class Receipt(Promise):
@@ -72,7 +78,8 @@ class Receipt(Promise):
         1
         """
         done: Any = self._batch.done
-        if not (done.is_set() or done.wait(timeout)):
+        limit_s = timeout_s("timeout", timeout)
+        if not (done.is_set() or done.wait(limit_s)):
             raise TimeoutError(f"the entry {self.seq} is not appended yet")
         error = self.error
         if error is not None:
@@ -216,6 +223,8 @@ class Producer(Closing, Generic[V]):
         batch, number, wakes = self._state.add(entry, seq if seq is None else check_seq(seq))
         if wakes:
             self._waker.wake()
+        if number % YIELD_EVERY == 0:
+            time.sleep(0)
         return Receipt(batch, number)
 
     def flush(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from millstream.client.codecs import A, Codec, codec_of
 from millstream.client.core import argument_checks
-from millstream.client.core.options import WorkerOptions, worker_options
+from millstream.client.core.options import WorkerOptions, different_keys, worker_options
 from millstream.client.core.position import Point, group_start
 from millstream.client.core.words import Key, text
 from millstream.client.core.working import Work
@@ -264,7 +264,8 @@ def worker(
     A job that this program does not keep, because it crashed, is delivered again after `timeout`
     seconds. A worker extends its jobs while their handlers run, for up to `time_limit` seconds, if
     it is set. A job that fails is delivered again after the first of the `backoff` seconds, then
-    after the second, and so on. After `max_deliver` deliveries it goes to the stream `dead_letter`.
+    after the second, and so on. After `max_deliver` deliveries it goes to the stream `dead_letter`;
+    `max_deliver` needs it.
 
     After `breaker` failures in a row, the worker waits for 1 second, then tries one job, waits for
     2 seconds if it fails, and so on up to 60, until a job succeeds. 0 means never.
@@ -285,12 +286,8 @@ def worker(
     mail:high bob
     mail ann
     """
-    listed = [keys] if isinstance(keys, (str, bytes)) else list(keys)
-    if not listed or len(set(listed)) != len(listed):
-        raise ValueError(f"keys must be a stream, or different streams, not {keys!r}")
-    for key in listed:
-        argument_checks.key("keys", key)
-    argument_checks.key("group", group)
+    listed = different_keys("keys", keys)
+    argument_checks.name("group", group)
     options = worker_options(
         configure=configure,
         concurrency=concurrency,
@@ -302,5 +299,7 @@ def worker(
         breaker=breaker,
         time_limit=time_limit,
     )
+    if dead_letter and text(dead_letter) in map(text, listed):
+        raise ValueError(f"{dead_letter!r} cannot be its own dead_letter stream")
     argument_checks.duration_ms("retry_for", retry_for)
     return Worker(ms, listed, group, group_start(position), options, retry_for)

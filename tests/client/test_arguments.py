@@ -7,6 +7,7 @@ import math
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -203,7 +204,14 @@ def test_an_acknowledgement_is_repeated_for_a_chosen_time(
             consumer.ack(job)
     finally:
         server.signal(signal.SIGCONT)
-    wait_until(lambda: ms.xpending("s", "g")["pending"] == 0 or consumer.ack(job))
+    patient = api.connect(url_of(server))
+
+    def is_acknowledged() -> bool:
+        with suppress(redis.ConnectionError, redis.TimeoutError):
+            consumer.ack(job)
+        return int(patient.xpending("s", "g")["pending"]) == 0
+
+    wait_until(is_acknowledged)
     with pytest.raises(ValueError, match="retry_for"):
         ms.consumer("s", "g", retry_for=-1)
     consumer.close()
@@ -355,3 +363,128 @@ def test_a_pipeline_is_chained(ms: Any) -> None:
 def test_the_watermark_of_a_new_stream_is_young(ms: Any) -> None:
     with ms.stream("s") as stream:
         assert 0 <= stream.metrics()["watermark_age_s"] < 10
+
+
+# ---------------------------------------------------------------- odd values
+
+NUMBERS: list[Any] = [math.nan, -1, "1", True, 10**400, [], b""]
+
+
+@pytest.mark.parametrize("value", [*NUMBERS, math.inf, 1e300])
+def test_a_wrong_time_of_a_scheduled_entry_is_named(ms: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match="after must be a number of seconds"):
+        ms.schedule("s", {"n": 1}, after=value)
+    assert ms.exists("s") == 0
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400)])
+def test_a_number_that_is_no_float_is_named(ms: Any, value: int) -> None:
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("retry_for", lambda: ms.writer("s", "w", retry_for=value)),
+        ("lease", lambda: ms.writer("s", "w", lease=value)),
+        ("linger", lambda: ms.producer("s", linger=value)),
+        ("max_wait", lambda: ms.stream("s", max_wait=value)),
+        ("ttl", lambda: ms.consumer("s", "g", ttl=value)),
+        ("timeout", lambda: ms.worker("s", "g", timeout=value)),
+        ("timeout", lambda: ms.stream("s").read(timeout=value)),
+        ("block", lambda: next(iter(ms.stream("s").follow(block=value)))),
+        ("delay", lambda: sync_client.Retry(delay=value)),
+    ]
+    for name, call in calls:
+        with pytest.raises(ValueError, match=name):
+            call()
+
+
+@pytest.mark.parametrize("value", [*NUMBERS, 0, math.inf, 1e300])
+def test_a_wrong_timeout_of_a_connection_is_named(value: Any) -> None:
+    for connect in (sync_client.connect, aio.connect):
+        with pytest.raises(ValueError, match="timeout must be"):
+            connect("redis://localhost:1", timeout=value)
+
+
+@pytest.mark.parametrize("group", ["", b""])
+def test_an_empty_group_is_refused(ms: Any, group: Any) -> None:
+    with pytest.raises(ValueError, match="group must not be empty"):
+        ms.consumer("s", group)
+    with pytest.raises(ValueError, match="group must not be empty"):
+        ms.worker("s", group)
+    assert ms.exists("s") == 0
+
+
+def test_an_empty_dead_letter_or_shard_name_is_refused(ms: Any) -> None:
+    for made in (ms.stream("s"), ms.consumer("s", "g")):
+        with made, pytest.raises(ValueError, match="dead_letter must not be empty"):
+            made.of(sync_client.Json(), dead_letter="")
+    with pytest.raises(InvalidStream, match="name of a shard must not be empty"):
+        ms.stream([Shard("s", name="")])
+
+
+@pytest.mark.parametrize("keys", [None, 5, [], [None], [[]], ["s", b"s"]])
+def test_wrong_keys_of_a_worker_are_named(ms: Any, keys: Any) -> None:
+    with pytest.raises(ValueError, match="keys must be"):
+        ms.worker(keys, "g")
+
+
+def test_rules_of_a_worker_are_checked_when_it_is_made(ms: Any) -> None:
+    for wrong in (
+        {"max_deliver": 3},
+        {"max_deliver": 3, "dead_letter": ""},
+        {"max_deliver": 1_000_001, "dead_letter": "d"},
+        {"backoff": [30 * 86_400 + 1]},
+        {"dead_letter": "s"},
+        {"dead_letter": b"s"},
+    ):
+        with pytest.raises(ValueError, match=r"max_deliver|backoff|dead_letter"):
+            ms.worker("s", "g", **wrong)
+    ms.worker("s", "g", max_deliver=0)
+    ms.worker("s", "g", max_deliver=3, configure=False)
+
+
+@pytest.mark.parametrize("delay", [*NUMBERS, math.inf, 0.0001])
+def test_a_wrong_delay_of_a_retry_is_named(delay: Any) -> None:
+    with pytest.raises(ValueError, match="delay must be"):
+        sync_client.Retry(delay=delay)
+
+
+@pytest.mark.parametrize("value", [math.nan, "1", True, 10**400])
+def test_a_wrong_timeout_of_a_receipt_is_named(ms: Any, value: Any) -> None:
+    with ms.producer("s", linger=60) as producer:
+        receipt = producer.append({"n": 1})
+        with pytest.raises(ValueError, match="timeout"):
+            receipt.result(timeout=value)
+        with pytest.raises(TimeoutError):
+            receipt.result(timeout=-1)
+        producer.flush()
+        assert receipt.result(timeout=math.inf) == receipt.result(timeout=1e300) == 1
+
+
+@pytest.mark.parametrize("block", [math.nan, math.inf, -1, "5", 1.5, 10**400])
+def test_a_wrong_time_to_wait_of_a_command_is_named(ms: Any, block: Any) -> None:
+    for call in (
+        lambda: ms.tread("s", 0, 1, block=block),
+        lambda: ms.tpeek("s", 0, 1, block=block),
+        lambda: ms.tmread(1, {"s": 0}, block=block),
+        lambda: ms.tposition("s", wait="1.1", ms=block),
+    ):
+        with pytest.raises(ValueError, match="time to wait must be"):
+            call()
+
+
+@pytest.mark.parametrize("where", [5, "n", [5], ["abc"], [("n",)], [("n", "EQ")]])
+def test_a_wrong_condition_is_named(ms: Any, where: Any) -> None:
+    for call in (
+        lambda: ms.trange("s", where=where),
+        lambda: ms.tread("s", 0, 1, where=where),
+        lambda: ms.tmread(1, {"s": 0}, where=where),
+    ):
+        with pytest.raises(ValueError, match="condition"):
+            call()
+    with pytest.raises(ValueError, match="at least one stream"):
+        ms.tmread(1, {})
+
+
+@pytest.mark.parametrize("kind", [sync_client.Raw, sync_client.Json, sync_client.MsgPack])
+@pytest.mark.parametrize("field", [None, 5])
+def test_a_wrong_field_of_a_codec_is_named(kind: Any, field: Any) -> None:
+    with pytest.raises(ValueError, match="field must be text"):
+        kind(field=field)
