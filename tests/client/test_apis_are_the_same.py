@@ -185,16 +185,17 @@ def test_every_public_name_has_a_docstring_with_an_example() -> None:
     assert sorted(missing) == []
 
 
-@pytest.mark.parametrize("test", EXAMPLES, ids=lambda test: test.name)
-def test_the_example_runs(test: doctest.DocTest, server: Server) -> None:
+def test_the_examples_run(server: Server) -> None:
     url = url_of(server)
-    with sync.connect(url) as ms:
-        names = {name: getattr(sync, name) for name in sync.__all__}
-        test.globs.update(names, ms=ms, url=url, os=os, Cake=Cake)
-        printed: list[str] = []
-        runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
-        failed, _ = runner.run(test, out=printed.append)
-    assert failed == 0, "".join(printed)
+    printed: list[str] = []
+    for test in EXAMPLES:
+        server.reset()
+        with sync.connect(url) as ms:
+            names = {name: getattr(sync, name) for name in sync.__all__}
+            test.globs.update(names, ms=ms, url=url, os=os, Cake=Cake)
+            runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
+            runner.run(test, out=printed.append)
+    assert not printed, "".join(printed)
 
 
 ASYNCIO_EXAMPLES = [
@@ -215,21 +216,26 @@ def test_the_examples_of_both_apis_are_of_the_same_methods() -> None:
     assert {test.name for test in ASYNCIO_EXAMPLES if "." in test.name} == of_both
 
 
-@pytest.mark.parametrize("test", ASYNCIO_EXAMPLES, ids=lambda test: test.name)
-def test_the_example_for_asyncio_runs(test: doctest.DocTest, server: Server) -> None:
-    with asyncio.Runner() as runner:
-        ms = aio.connect(url_of(server))
-        names = {name: getattr(aio, name) for name in aio.__all__}
-        test.globs.update(names, ms=ms, url=url_of(server), Cake=Cake)
-        for example in test.examples:
-            code = compile(example.source, test.name, "single", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            shown = io.StringIO()
-            with contextlib.redirect_stdout(shown):
-                result = eval(code, test.globs)
-                if inspect.isawaitable(result):
-                    runner.run(awaited(result))
-            assert shown.getvalue() == example.want, example.source
-        runner.run(ms.aclose())
+def test_the_examples_for_asyncio_run(server: Server) -> None:
+    for test in ASYNCIO_EXAMPLES:
+        server.reset()
+        with asyncio.Runner() as runner:
+            ms = aio.connect(url_of(server))
+            names = {name: getattr(aio, name) for name in aio.__all__}
+            test.globs.update(names, ms=ms, url=url_of(server), Cake=Cake)
+            run_example(test, runner)
+            runner.run(ms.aclose())
+
+
+def run_example(test: doctest.DocTest, runner: asyncio.Runner) -> None:
+    for example in test.examples:
+        code = compile(example.source, test.name, "single", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            result = eval(code, test.globs)
+            if inspect.isawaitable(result):
+                runner.run(awaited(result))
+        assert shown.getvalue() == example.want, (test.name, example.source)
 
 
 async def awaited(result: Any) -> Any:

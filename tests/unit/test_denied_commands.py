@@ -86,20 +86,20 @@ def call(place: Place, client: InProcessClient, words: list[bytes]) -> object:
     return client.read()
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_without_the_command(row: Command) -> None:
-    if "no_auth" in row.flags:  # AUTH, HELLO, RESET and QUIT are always allowed
-        return
-    place = Place()
-    client = place.player("on", "nopass", "~*", "&*", "-@all")
-    before = place.state()
-    reply = call(place, client, request_of(row))
-    expected = f"NOPERM User u has no permissions to run the '{row.name}' command"
-    if row.name == "exec":
-        expected = f"EXECABORT Transaction discarded because of: {expected}"
-    assert reply == Error(expected)
-    assert place.state() == before
-    assert place.access.log.counts == {"command": 1}
+def test_without_the_command() -> None:
+    for row in ROWS:
+        if "no_auth" in row.flags:  # AUTH, HELLO, RESET and QUIT are always allowed
+            continue
+        place = Place()
+        client = place.player("on", "nopass", "~*", "&*", "-@all")
+        before = place.state()
+        reply = call(place, client, request_of(row))
+        expected = f"NOPERM User u has no permissions to run the '{row.name}' command"
+        if row.name == "exec":
+            expected = f"EXECABORT Transaction discarded because of: {expected}"
+        assert reply == Error(expected)
+        assert place.state() == before, row.name
+        assert place.access.log.counts == {"command": 1}, row.name
 
 
 def has_keys(row: Command) -> bool:
@@ -108,16 +108,18 @@ def has_keys(row: Command) -> bool:
     return at_fixed_places or row.name in WITH_KEYS
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if has_keys(row)], ids=lambda row: row.name)
-def test_without_the_key(row: Command) -> None:
-    place = Place()
-    client = place.player("on", "nopass", "~other", "+@all")
-    before = place.state()
-    assert call(place, client, request_of(row)) == Error("NOPERM No permissions to access a key")
-    assert place.state() == before
-
-
 REFUSED = Error("NOPERM No permissions to access a key")
+
+
+def test_without_the_key() -> None:
+    rows = [row for row in ROWS if has_keys(row)]
+    assert len(rows) > 100
+    for row in rows:
+        place = Place()
+        client = place.player("on", "nopass", "~other", "+@all")
+        before = place.state()
+        assert call(place, client, request_of(row)) == REFUSED, row.name
+        assert place.state() == before, row.name
 
 
 @pytest.mark.parametrize("line", ["TSEAL s {}", "TSEAL s ELSEWHERE {}", "tseal s {}"])

@@ -169,8 +169,13 @@ def decode(section: bytes, chunk: bytes) -> list[tuple[int, bytes, dict[str, Any
     return found
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_the_compact_form_is_as_documented(seed: int) -> None:
+@pytest.mark.parametrize("first", [0, 30])
+def test_the_compact_form_is_as_documented(first: int) -> None:
+    for seed in range(first, first + 30):
+        read_as_documented(seed)
+
+
+def read_as_documented(seed: int) -> None:
     streams, expiries = some_streams(seed)
     section, chunk = written(streams, expiries)
     assert is_small_section(section)
@@ -184,8 +189,13 @@ def test_the_compact_form_is_as_documented(seed: int) -> None:
             assert (number, chunk[offset : offset + length]) == (7, block)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_loaded_streams_are_as_they_were(seed: int) -> None:
+@pytest.mark.parametrize("first", [0, 30])
+def test_loaded_streams_are_as_they_were(first: int) -> None:
+    for seed in range(first, first + 30):
+        write_and_load(seed)
+
+
+def write_and_load(seed: int) -> None:
     streams, expiries = some_streams(seed)
     section, chunk = written(streams, expiries)
     keyspace = Keyspace()
