@@ -232,7 +232,10 @@ class Visit:
     def serious_findings(self) -> list[str]:
         """The serious or critical findings of axe-core."""
         self.page.evaluate(self._axe)
-        found = self.page.evaluate("axe.run().then(result => JSON.stringify(result.violations))")
+        found = self.page.evaluate(
+            "axe.run({resultTypes: ['violations']})"
+            ".then(result => JSON.stringify(result.violations))"
+        )
         return [
             f"{rule['id']}: {rule['nodes'][0]['html'][:200]}"
             for rule in json.loads(found)
