@@ -2,8 +2,8 @@
 
 A worker gets a run of neighbouring tests, and an idle worker takes tests from the end of another
 worker's run (`--dist worksteal`). Therefore the long tests are distributed to the beginnings of the
-runs, and the many short tests balance the ends. Tests that share a Spark session stay together,
-because starting a session takes as long as a hundred ordinary tests.
+runs, and the many short tests balance the ends. Tests that share a Spark session, a browser or
+PostgreSQL clusters stay together, because each worker that runs one of them starts its own.
 """
 
 from __future__ import annotations
@@ -14,32 +14,45 @@ import pytest
 
 # Durations in seconds on an idle machine. All other tests are short.
 LONG_S = {
+    "the dashboard": 105,
+    "the first PostgreSQL clusters": 100,
+    "the second PostgreSQL clusters": 90,
     "the shared Spark session": 80,
-    "tests/dashboard/test_pages.py": 100,
-    "tests/pipeline/test_killed_driver.py": 50,
     "tests/sim/test_simulation.py": 45,
-    "tests/cdc/test_source_process.py": 45,
     "tests/compat/test_sentinel.py": 35,
+    "tests/pipeline/test_killed_driver.py": 35,
     "tests/client/test_real_servers.py": 30,
-    "tests/cdc/test_apply_program.py": 30,
-    "tests/pipeline/test_installations.py::test_a_wheel_installs_with_its_requirements": 28,
-    "tests/cdc/test_commands.py": 25,
-    "tests/pipeline/test_installations.py::test_through_spark_connect": 18,
-    "tests/pipeline/test_installations.py::test_with_the_oldest_pyspark": 25,
-    "tests/cdc/test_reader_kills.py": 25,
+    "tests/pipeline/test_installations.py::test_a_wheel_installs_with_its_requirements": 25,
+    "tests/pipeline/test_installations.py::test_with_the_oldest_pyspark": 22,
     "tests/client/test_installations.py": 23,
-    "tests/cdc/test_soak.py": 15,
+    "tests/pipeline/test_installations.py::test_through_spark_connect": 15,
     "tests/client/test_types.py": 12,
     "tests/unit/test_package.py": 12,
     "tests/pipeline/test_spark_pages.py::test_the_spark_session_of_the_readme": 10,
     "tests/unit/test_check.py": 9,
 }
+# What tests share that use one of these fixtures.
+SHARED = {
+    "_spark": "the shared Spark session",
+    "board": "the dashboard",
+    "chromium": "the dashboard",
+    "new_board": "the dashboard",
+    "source_cluster": "the second PostgreSQL clusters",
+    "destination_cluster": "the second PostgreSQL clusters",
+}
+# A worker with all tests of PostgreSQL would be the last one to end.
+IN_FIRST_CLUSTERS = (
+    "tests/cdc/test_commands.py", "tests/cdc/test_soak.py", "tests/cdc/test_source_process.py",
+)  # fmt: skip
 
 
 def long_unit(item: pytest.Item) -> str | None:
     """The key of LONG_S to which a test belongs, if any."""
-    if "_spark" in getattr(item, "fixturenames", ()):
-        return "the shared Spark session"
+    if item.nodeid.startswith(IN_FIRST_CLUSTERS):
+        return "the first PostgreSQL clusters"
+    for name in getattr(item, "fixturenames", ()):
+        if name in SHARED:
+            return SHARED[name]
     return next((name for name in LONG_S if item.nodeid.startswith(name)), None)
 
 

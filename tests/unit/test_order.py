@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.order import LONG_S, longest_first
+from tests.support.order import LONG_S, SHARED, longest_first
 
 
 def item(nodeid: str, *fixtures: str) -> Any:
@@ -31,9 +31,14 @@ def test_each_worker_begins_with_the_longest_work() -> None:
     assert [ordered[0].nodeid, ordered[len(items) // 2].nodeid] == [f"{n}::test" for n in longest]
 
 
-def test_tests_of_one_spark_session_follow_one_another() -> None:
-    items = [item(f"tests/unit/test_x.py::test_{n}", *["_spark"] * (n % 3 == 0)) for n in range(90)]
-    shares = ["_spark" in one.fixturenames for one in longest_first(items, 3)]
+@pytest.mark.parametrize("fixture", SHARED)
+def test_tests_that_share_something_follow_one_another(fixture: str) -> None:
+    items = [item(f"tests/unit/test_x.py::test_{n}", *[fixture] * (n % 3 == 0)) for n in range(90)]
+    shares = [fixture in one.fixturenames for one in longest_first(items, 3)]
     first = shares.index(True)
     assert all(shares[first : first + 30])
     assert not any(shares[first + 30 :])
+
+
+def test_every_shared_thing_has_its_duration() -> None:
+    assert set(SHARED.values()) <= set(LONG_S)
