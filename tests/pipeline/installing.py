@@ -56,7 +56,7 @@ def shared_wheel(folder: Path) -> Path:
 
 def _make_wheel(folder: Path) -> None:
     """The wheel of this tree, with the modules as they are compiled in place: there is no compiler
-    for what is missing."""
+    for what is missing. It is not compressed, because it is unpacked at once."""
     tree = folder / "tree"
     tree.mkdir()
     for name in SOURCES:
@@ -67,8 +67,11 @@ def _make_wheel(folder: Path) -> None:
         else:
             shutil.copy2(source, tree / name)
     _hand_over_compiled(tree)
+    settings = folder / "settings.cfg"
+    settings.write_text("[bdist_wheel]\ncompression = stored\n")
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder]
-    run(sys.executable, "-m", "pip", "wheel", *options, ".", cwd=tree, CC="false")
+    wheel = [sys.executable, "-m", "pip", "wheel", *options, "."]
+    run(*wheel, cwd=tree, CC="false", DIST_EXTRA_CONFIG=str(settings))
 
 
 def _hand_over_compiled(tree: Path) -> None:
@@ -86,10 +89,10 @@ def _hand_over_compiled(tree: Path) -> None:
 
 def install(wheel: Path, extra: str, venv: Path) -> None:
     """A virtualenv with the wheel, and with the installed packages that the wheel and its extra
-    require, and no others."""
+    require, and no others. A module is compiled to bytecode when it is imported: few are."""
     run(sys.executable, "-m", "venv", "--without-pip", venv)
     pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python"]
-    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", "--no-compile", wheel)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(venv)}))
     (information,) = packages.glob("millstream-*.dist-info")
     for required in _required(Distribution.at(information), {extra}, set()):

@@ -17,13 +17,14 @@ from pathlib import Path
 
 import pytest
 from tests.support.client import RawClient, as_bytes, as_list
+from tests.support.effort import examples
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SPARK_DEADLINE_S = 240.0
 KEYS = (b"a", b"b", b"c")
-KILLS = 2
+KILLS = examples(1)
 ROUNDS = 800  # an entry of each stream; two batches of the query and more
 
 
