@@ -54,13 +54,20 @@ def as_user() -> list[str]:
 class Postgres:
     """A cluster that may be stopped, killed and started again."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        memory: Path | None = None,
+    ) -> None:
+        """With `memory`, the cluster is in this folder instead of on the disk."""
         self.directory = directory
-        if as_user():
+        if as_user() or memory:
             # Each pytest that starts makes the directories of all of them private again.
-            self._place = tempfile.TemporaryDirectory(prefix="millstream-postgres-")
-            shutil.chown(self._place.name, USER, USER)
+            self._place = tempfile.TemporaryDirectory(prefix="millstream-postgres-", dir=memory)
             self.directory = Path(self._place.name) / directory.name
+        if as_user():
+            shutil.chown(self._place.name, USER, USER)
         self.log_path = directory.with_name(directory.name + ".log")
         self.port = 0
         self._settings = {**SETTINGS, **(settings or {})}
