@@ -48,6 +48,8 @@ def connect_reason_of(problem: BaseException, *, uses_tls: bool) -> str:
     without an error if the client does not use TLS, or has no certificate."""
     reason = reason_of(problem)
     origin = problem.__cause__ or problem.__context__
+    if isinstance(problem, redis.AuthenticationError) and "required" in reason:
+        return "it needs a password: redis://user:password@host:port, or REDISCLI_AUTH"
     if isinstance(origin, ssl.SSLCertVerificationError):
         return (
             f"its certificate is not trusted: {origin.verify_message}; ?ssl_ca_certs=FILE in the "

@@ -277,10 +277,14 @@ def test_a_running_redis_is_imported_by_a_full_sync(redis_server: Server, tmp_pa
         done = run("import", url_of(redis_server), "--dry-run", "--dir", str(tmp_path / "none"))
         assert done.returncode == 0, done.stderr
         client.call("ACL", "SETUSER", "default", "resetpass", ">much")
-        done = run("import", url_of(redis_server), "--dir", str(tmp_path / "none"))
+        locked = [
+            run("import", url_of(redis_server) + database, "--dir", str(tmp_path / "none"))
+            for database in ("", "/3")  # the second one needs a request to connect
+        ]
         client.call("ACL", "SETUSER", "default", "nopass")
         client.call("ACL", "DELUSER", "mover", "other")
-        assert "needs a password" in done.stderr
+        for done in locked:
+            assert "needs a password: redis://user:password@host:port" in done.stderr
     assert not (tmp_path / "none").exists()
 
 
