@@ -17,6 +17,7 @@ from millstream.storage.dump.base_making import id_text, shown_key
 from millstream.storage.dump.digests import GroupRow, PendingRow
 
 _LOOK_S = 0.2
+_UNOWNED = b"unowned"
 
 
 @dataclass
@@ -162,6 +163,8 @@ class Comparison:
                 yield from self._unequal("entries read", one.entries_read, other.entries_read)
         elif a.has_entries_read != b.has_entries_read:
             self.result.not_compared.add("entries read")
+        if self._as_replica:
+            one = _with_owners(one, other)
         yield from self._consumers(a, b, one, other)
         for row, its in zip_longest(one.pending, other.pending):
             if row is None or its is None or row[:2] != its[:2]:
@@ -201,6 +204,15 @@ class Comparison:
             not b.is_replayed and _is_ahead(row, its)
         ):
             yield f"{shown}: time and count {row[3:]} and {its[3:]}"
+
+
+def _with_owners(group: GroupRow, replica: GroupRow) -> GroupRow:
+    """The group as a Redis before 8.8 has it that follows a millstream server: pending entries
+    without an owner belong to a consumer."""
+    if _UNOWNED not in replica.consumers or any(not row.owner for row in replica.pending):
+        return group
+    pending = [row._replace(owner=row.owner or _UNOWNED) for row in group.pending]
+    return group._replace(pending=pending, consumers=sorted({*group.consumers, _UNOWNED}))
 
 
 def _is_ahead(row: PendingRow, other: PendingRow) -> bool:

@@ -88,6 +88,25 @@ def test_a_replica_may_differ_in_what_is_not_replicated(write: Write) -> None:
     assert "greater count in the replica" in difference(write, other, as_replica=True)
 
 
+def test_a_redis_gives_a_consumer_to_entries_without_an_owner(write: Write) -> None:
+    a = write("a.rdb", key(b"s", sample().body(21)))
+    b = write("b.rdb", key(b"s", sample().body(21)))
+    ours, theirs = a.states(Filters())[0, b"s"], b.states(Filters())[0, b"s"]
+    rows, consumers = ours.groups[b"g"].pending, ours.groups[b"g"].consumers
+    free = [row._replace(owner=None) for row in rows]
+    ours.groups[b"g"] = ours.groups[b"g"]._replace(pending=free)
+    owned = [row._replace(owner=b"unowned") for row in rows]
+    theirs.groups[b"g"] = theirs.groups[b"g"]._replace(
+        pending=owned, consumers=[*consumers, b"unowned"]
+    )
+    a.states = lambda filters: {(0, b"s"): ours}  # type: ignore[method-assign]
+    b.states = lambda filters: {(0, b"s"): theirs}  # type: ignore[method-assign]
+    assert compared(a, b, as_replica=True).different == {}
+    assert compared(a, b).different
+    theirs.groups[b"g"] = theirs.groups[b"g"]._replace(pending=rows)
+    assert compared(a, b, as_replica=True).different
+
+
 def test_a_consumer_with_an_empty_name_is_not_compared(write: Write) -> None:
     """An import leaves it out; a running Redis shows it."""
     a = write("a.rdb", key(b"s", sample().body(21)))
