@@ -235,6 +235,13 @@ cdef class DueDelivery:
 
 # ---------------------------------------------------------------- giving back
 
+cdef bint is_taken_back(Group group, EntryId at_id) except -1:
+    """True if an entry that a reader held is parked or waits."""
+    cdef PendingAt at
+    cdef const Pending* record = find_pending(group.pending.records, at_id, &at)
+    return record.waiting if record != NULL else keys_of(group).has(at_id, True)
+
+
 cdef class GiveBack:
     """Entries that are given back. SILENT takes the delivery back, FAIL lets the entry wait for the
     back-off of its group, or ends it if it was delivered as often as the group allows, and FATAL ends
@@ -301,10 +308,11 @@ cdef class GiveBack:
                 record = NULL if number < 0 else held_by(
                     group.pending, EntryId(ms, seq), <uint32_t>number, &at)
                 if record == NULL:
-                    codes.append(DONE if (ms, seq) in taken_back and keys_of(group).has(
-                        EntryId(ms, seq), True) else NOT_HELD)
+                    codes.append(DONE if (ms, seq) in taken_back and is_taken_back(
+                        group, EntryId(ms, seq)) else NOT_HELD)
                     taken_back.discard((ms, seq))
                     continue
+                taken_back.discard((ms, seq))
                 codes.append(self.take(
                     ctx, group, ms, seq, group.pending.deliveries(record), holder))
         finally:

@@ -9,7 +9,7 @@ copied yet, waits forever.
 
 from libc.stdint cimport INT64_MAX, UINT64_MAX as NEVER, int64_t, uint32_t, uint64_t
 
-from millstream.entry_id cimport EntryId
+from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.dead_entries cimport set_dead
 from millstream.storage.groups.due_index cimport move_bounds
 from millstream.storage.groups.group cimport Group, timeout_ms_of
@@ -103,7 +103,6 @@ cpdef int give_back(PendingList pending, uint64_t ms, uint64_t seq, bytes count,
     cdef uint64_t expire_ms = 0 if record == NULL else expire_ms_of(pending, record)
     cdef uint32_t retry_number = pending.retry_number(delay_ms, expire_ms)
     cdef int64_t deliveries = 0
-    cdef Chunk* chunk
     cdef bint is_new = record == NULL
     if is_new:
         pending.deliver(ms, seq, now_ms, UNOWNED, NO_RETRY)
@@ -114,19 +113,39 @@ cpdef int give_back(PendingList pending, uint64_t ms, uint64_t seq, bytes count,
         deliveries = max(deliveries - 1, 0)
     elif count != b"=":
         deliveries = int(count)
-    pending.transfer(&at, UNOWNED, now_ms, deliveries, retry_number)
+    let_wait(pending, &at, now_ms, deliveries, retry_number)
+    return 0 if is_new else take_back_later(pending, EntryId(ms, seq))
+
+
+cdef int let_wait(PendingList pending, PendingAt* at, uint64_t now_ms, int64_t deliveries,
+                  uint32_t retry_number) except -1:
+    """Let a pending entry wait without an owner, from now_ms on for the time of its retry pair."""
+    cdef Chunk* chunk
+    pending.transfer(at, UNOWNED, now_ms, deliveries, retry_number)
     chunk = pending.records.chunks[at.chunk]
     chunk.items[at.index].waiting = 1
     pending.records.waiting += 1
     move_bounds(pending.records, chunk, &chunk.items[at.index])
-    return 0 if is_new else take_back_later(pending, EntryId(ms, seq))
+    return 0
 
 
 cdef int take_back_later(PendingList pending, EntryId at_id) except -1:
     """In an ordered group, take back the entries of its key that came with an entry which has another
-    owner now, or none."""
+    owner now, or none. They are parked, but those before an entry that waits also wait: due entries
+    come before parked ones, so it would come first."""
     cdef OrderedPending keyed = ordered(pending)
-    return 0 if keyed is None else park_later(keyed, at_id)
+    cdef PendingAt at
+    cdef const Pending* record
+    cdef uint64_t ms, seq
+    if keyed is None or keyed.keys.is_alone(at_id):
+        return 0
+    park_later(keyed, at_id)
+    for ms, seq in keyed.keys.others(at_id):
+        record = find_pending(pending.records, EntryId(ms, seq), &at)
+        if id_less(at_id.ms, at_id.seq, ms, seq) and not record.waiting:
+            let_wait(pending, &at, record.last_delivery_ms, max(pending.deliveries(record) - 1, 0),
+                     pending.retry_number(0, expire_ms_of(pending, record)))
+    return 0
 
 
 cpdef int keep_dead(PendingList pending, uint64_t ms, uint64_t seq, tuple facts) except -1:

@@ -2,8 +2,8 @@
 """The pending entries of a group that orders entries by key.
 
 When a pending entry ends, its key may be free. When an entry is given back, claimed or delivered again,
-those after it that came with it in one reply are taken back: they are parked, and this delivery does not
-count.
+those after it that came with it in one reply are taken back: they are parked, or wait if one after them
+waits, and this delivery does not count.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -90,17 +90,15 @@ cdef bint has_later(OrderedPending pending, EntryId at) except -1:
 
 
 cdef int park_later(OrderedPending pending, EntryId at) except -1:
-    """Park the entries of the key after this one that readers hold."""
+    """Park the entries of the key after this one that readers hold, and after all that wait."""
     cdef PendingAt place
-    cdef const Pending* record
     cdef uint64_t ms, seq
-    if pending.keys.is_alone(at):
-        return 0
     for ms, seq in reversed(pending.keys.others(at)):
-        record = find_pending(pending.records, EntryId(ms, seq), &place)
-        if id_less(at.ms, at.seq, ms, seq) and not record.waiting:
-            pending.keys.park_again(EntryId(ms, seq))
-            PendingList.erase(pending, &place)
+        if not id_less(at.ms, at.seq, ms, seq) or find_pending(
+                pending.records, EntryId(ms, seq), &place).waiting:
+            break
+        pending.keys.park_again(EntryId(ms, seq))
+        PendingList.erase(pending, &place)
     return 0
 
 

@@ -154,12 +154,20 @@ class GroupReplay:
                 group.keys[entry_id] = value
 
     def _park_later(self, key: bytes, name: bytes, group: Group, entry_id: EntryId) -> None:
-        """Park the entries of the key after this one that readers hold."""
-        for other in group.of_its_key(entry_id):
-            if other > entry_id and not group.pending[other].waiting:
+        """Take back the entries of the key after this one that readers hold. Those before one that
+        waits also wait; the others are parked."""
+        later = [other for other in group.of_its_key(entry_id) if other > entry_id]
+        waiting = [other for other in later if group.pending[other].waiting]
+        for other in later:
+            record = group.pending[other]
+            if record.waiting:
+                continue
+            if any(other < one for one in waiting):
+                record.give_back(record.last_ms, max(record.deliveries - 1, 0), 0)
+            else:
                 del group.pending[other]
                 group.parked[other] = group.keys.pop(other)
-                self._count(self.taken_back, key, name, other)
+            self._count(self.taken_back, key, name, other)
 
     def _count(self, counts: dict[Held, int], key: bytes, name: bytes, entry_id: EntryId) -> None:
         held = self._db, key, name, entry_id

@@ -211,6 +211,32 @@ def test_a_failure_stops_its_key_and_takes_the_run_back(
     assert take(s, "b") == [3, 4]
 
 
+@pytest.mark.parametrize("failure", ["TNACK s g a IDS 1 1-1", "a timeout", "TNACK s g a ALL"])
+def test_entries_taken_back_come_before_a_later_one_that_failed(
+    in_process: InProcessServer, s: InProcessClient, failure: str
+) -> None:
+    s.call("TGROUP s g RUN 4")
+    add(s, "aaaa")
+    assert take(s) == [1, 2, 3, 4]
+    assert s.call("TNACK s g a IDS 1 3-1") == [1]
+    if failure == "a timeout":
+        in_process.wait_ms(100)
+    else:
+        assert s.call(failure) == (2 if failure.endswith("ALL") else [1])
+    assert take(s, "b") == [1]
+    assert [(row[0], row[1], row[3]) for row in pending(s)][1:] == [(2, b"", 0), (3, b"", 1)]
+    assert facts(s)[b"parked"] == 1
+    reader = in_process.player()
+    reader.send(READ.format("c", "9 BLOCK 0"))
+    s.call("XACK s g 1-1")
+    assert numbers(reader.read()) == [2]
+    assert take(s, "d") == []
+    s.call("XACK s g 2-1")
+    assert take(s, "d") == [3]
+    s.call("XACK s g 3-1")
+    assert take(s, "d") == [4]
+
+
 def test_a_run_that_times_out_costs_one_delivery_of_its_first(
     in_process: InProcessServer, s: InProcessClient
 ) -> None:
