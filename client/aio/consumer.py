@@ -11,6 +11,7 @@ from millstream.client.aio.commands import StreamCommands
 from millstream.client.aio.concurrency import Reader, Records, opened, record_loop
 from millstream.client.aio.running import Runner
 from millstream.client.codecs import A, Codec
+from millstream.client.core.argument_checks import flag
 from millstream.client.core.deadlines import check_block
 from millstream.client.core.deliveries import Deliveries, Terms, entry_id
 from millstream.client.core.position import Point
@@ -105,6 +106,7 @@ class Consumer(Reader[V]):
         1
         """
         check_block(block)
+        flag("ack", ack)
         return record_loop(self._deliveries.stops, partial(self._records, block, ack))
 
     async def _records(self, block: float, ack: bool, begun: int) -> Records[V]:

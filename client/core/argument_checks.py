@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import ItemsView, Mapping
 from typing import Any
 
 DURATION_MAX_S = 2**50
@@ -94,6 +95,20 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False, not {value!r}")
     return value
+
+
+def listed(name: str, value: Any) -> Any:
+    """A list or a tuple."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{name} must be a list or a tuple, not {value!r}")
+    return value
+
+
+def items(streams: Any) -> ItemsView[Any, Any]:
+    """The keys of a mapping of streams, with what belongs to each."""
+    if not isinstance(streams, Mapping):
+        raise ValueError(f"streams must be a mapping, not {streams!r}")
+    return streams.items()
 
 
 def function(name: str, value: Any) -> Any:

@@ -88,7 +88,7 @@ def tappendmany(
 ) -> Command[int]:
     by: list[Word] = ["ID"] if producer is None else ["PRODUCER", producer]
     words: list[Word] = []
-    for entries in streams.values():
+    for _, entries in argument_checks.items(streams):
         words.append(len(entries))
         for number, fields in entries:
             added = field_words(fields)
@@ -185,9 +185,10 @@ def tgroup(
         if value is not None:
             words += [name, value]
     if backoff is not None:
-        words += ["BACKOFF", len(backoff), *backoff]
+        words += ["BACKOFF", len(argument_checks.listed("backoff", backoff)), *backoff]
     if order is not None:
-        words += ["ORDER", *([order] if isinstance(order, str) else order)]
+        is_word = isinstance(order, str)
+        words += ["ORDER", *([order] if is_word else argument_checks.listed("order", order))]
     if where is not None:
         words += where_words(where) or ["WHERE", 0]
     return command("TGROUP", key, group, *words, read=lambda reply: text(reply) == "OK")
@@ -408,7 +409,7 @@ def tseal(key: Key, children: Sequence[Key], elsewhere: bool) -> Command[ID]:
 
 def tcreate(key: Key, floor: IdWord | None, parents: Sequence[Key]) -> Command[bool]:
     words: list[Word] = [] if floor is None else ["FLOOR", id_word(floor)]
-    if parents:
+    if argument_checks.listed("parents", parents):
         words += ["PARENTS", *parents]
     return command("TCREATE", key, *words, read=lambda reply: text(reply) == "OK")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Literal, Unpack, overload
 
 from millstream.client.core import requests
+from millstream.client.core.argument_checks import items
 from millstream.client.core.steps import Command, R
 from millstream.client.core.words import Condition, Fields, IdWord, Key, Order
 from millstream.client.ids import ID
@@ -294,7 +295,7 @@ class StreamCommands(Generic[T]):
         >>> row.next == new, row.ended, [dict(record) for record in row.entries]
         (True, False, [{'n': '1'}])
         """
-        return self._ask(requests.tmread(streams.items(), count, block, clock, None, where))
+        return self._ask(requests.tmread(items(streams), count, block, clock, None, where))
 
     # ------------------------------------------------------------ reservations
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Self
 
 from millstream.client.codecs import A, Codec
+from millstream.client.core.argument_checks import flag
 from millstream.client.core.deadlines import check_block
 from millstream.client.core.deliveries import Deliveries, Terms, entry_id
 from millstream.client.core.position import Point
@@ -106,6 +107,7 @@ class Consumer(Reader[V]):
         1
         """
         check_block(block)
+        flag("ack", ack)
         return record_loop(self._deliveries.stops, partial(self._records, block, ack))
 
     def _records(self, block: float, ack: bool, begun: int) -> Records[V]:

@@ -488,3 +488,21 @@ def test_a_wrong_condition_is_named(ms: Any, where: Any) -> None:
 def test_a_wrong_field_of_a_codec_is_named(kind: Any, field: Any) -> None:
     with pytest.raises(ValueError, match="field must be text"):
         kind(field=field)
+
+
+@pytest.mark.parametrize("value", [5, "text", None, {1}])
+def test_what_is_no_list_or_mapping_is_named(ms: Any, value: Any) -> None:
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("streams", lambda: ms.tappendmany(value, producer="p")),
+        ("streams", lambda: ms.tmread(1, value)),
+        ("parents", lambda: ms.tcreate("s", parents=value)),
+    ]
+    if value is not None:  # stays as it is
+        calls.append(("backoff", lambda: ms.tgroup("s", "g", start=0, backoff=value)))
+    if not isinstance(value, str) and value is not None:
+        calls.append(("order", lambda: ms.tgroup("s", "g", start=0, order=value)))
+    for name, call in calls:
+        with pytest.raises(ValueError, match=f"{name} must be a (list|mapping)"):
+            call()
+    with ms.consumer("s", "g") as consumer, pytest.raises(ValueError, match="ack must be True"):
+        consumer.follow(ack=value)
