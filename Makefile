@@ -47,7 +47,7 @@ build: $(VENV)/installed-compiler $(VENV)/installed-package
 endif
 
 test: need-test build $(VENV)/installed-test $(VENV)/installed-oldest-spark $(VENV)/installed-oldest-redis $(VENV)/spark-classes
-	MILLSTREAM_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n 6 --dist worksteal $(TESTS)
+	MILLSTREAM_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n 8 --dist worksteal $(TESTS)
 
 bench: need-redis build $(VENV)/installed-bench $(if $(filter-out 0,$(NATS)),$(VENV)/installed-nats)
 	$(BIN)/python -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(if $(filter-out 0,$(NATS)),--peer nats)
