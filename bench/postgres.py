@@ -20,6 +20,7 @@ from typing import Any
 import psycopg
 
 USER = "postgres"
+PREFIX = "millstream-postgres-"
 START_TIMEOUT_S = 60.0
 POLL_S = 0.02
 SETTINGS = {
@@ -64,7 +65,7 @@ class Postgres:
         self.directory = directory
         if as_user() or memory:
             # Each pytest that starts makes the directories of all of them private again.
-            self._place = tempfile.TemporaryDirectory(prefix="millstream-postgres-", dir=memory)
+            self._place = tempfile.TemporaryDirectory(prefix=PREFIX, dir=memory)
             self.directory = Path(self._place.name) / directory.name
         if as_user():
             shutil.chown(self._place.name, USER, USER)

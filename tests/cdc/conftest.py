@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from bench.postgres import Postgres
+from bench.postgres import PREFIX, Postgres
 from tests.support.pipelines import Pipeline, ended
 from tests.support.server import Server
 from tests.support.waiting import wait_until
@@ -19,14 +21,28 @@ NUMBERS = itertools.count()
 # made one. A small log is recycled instead of growing in memory.
 QUIET = {"autovacuum": "off", "max_wal_size": "128MB"}
 MEMORY = Path("/dev/shm")
+LEFT_S = 3600.0
 CLUSTERS_BYTES = 4 << 30  # of all workers, with room to spare
 
 
 def memory() -> Path | None:
     """The folder in memory for clusters, if it is large enough. PostgreSQL makes 300 files for a
     database, and a file system on a disk needs ten times the CPU time for them."""
+    for folder in MEMORY.glob(f"{PREFIX}*"):
+        if is_left(folder):
+            shutil.rmtree(folder, ignore_errors=True)
     has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > CLUSTERS_BYTES
     return MEMORY if has_room else None
+
+
+def is_left(folder: Path) -> bool:
+    """True if a test run that was killed has left this folder: its cluster has not run since long
+    ago."""
+    with contextlib.suppress(OSError, ValueError):
+        (process_id,) = {int(file.read_text().split()[0]) for file in folder.glob("*/*.pid")} or {0}
+        is_running = process_id > 0 and Path(f"/proc/{process_id}").exists()
+        return not is_running and time.time() - folder.stat().st_mtime > LEFT_S
+    return False
 
 
 @pytest.fixture(scope="session")
