@@ -288,7 +288,7 @@ class Frame:
     ) -> None:
         """Pending entries have changed. Redis forgets those that are no longer in the stream when
         they are claimed. Of these, a repeated delivery is left out, as Redis does for all; another
-        change is sent with the whole key, if it may have come before the entry was removed."""
+        change (XNACK, or a claim before the entry was removed) is sent with the whole key."""
         stream, group = self.stream(db, key), self.pending_group(db, key, group_name)
         if stream is None or group is None:
             return
@@ -296,7 +296,7 @@ class Frame:
         for word in ids:
             if stream.has_entry(*parse(word, False)):
                 rows += _row(group, word)
-            elif not is_repeated and (db, key) in self._removed and _row(group, word):
+            elif not is_repeated and _row(group, word):
                 self.whole.add((db, key))
                 return
         self.claim(db, key, group, rows)

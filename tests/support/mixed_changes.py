@@ -85,7 +85,7 @@ class Changes:
         if way == 1:
             return "XREADGROUP", "GROUP", group, consumer, "NOACK", "STREAMS", key, ">"
         if way == 2:
-            return "TREAD", key, "-", count, "GROUP", group
+            return "TREAD", key, "0", count, "GROUP", group, 0, *self._pick((), ("RETRY", 5, 50))  # type: ignore[misc]
         return "XREADGROUP", "GROUP", group, consumer, "COUNT", count, "STREAMS", key, ">"
 
     def _settle(self) -> Words:

@@ -158,3 +158,5 @@ def test_a_repeated_delivery_of_a_deleted_entry_keeps_it_pending() -> None:
     ):  # fmt: skip
         pair.change([tuple(line.split())])
     assert pair.follower.group().pending.has(1, 1)
+    pair.change([("XNACK", "s", "g", "SILENT", "IDS", 1, "1-1")])
+    pair.assert_same()
