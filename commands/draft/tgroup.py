@@ -13,39 +13,33 @@ from millstream.commands.draft.tnack import DELAY_MAX_MS
 from millstream.commands.engine.claiming import no_group
 from millstream.commands.engine.conditions import skip_filter, take_filter
 from millstream.commands.engine.evicting import record_passes
+from millstream.commands.engine.given_options import note_option, quoted
 from millstream.commands.engine.lifecycle import live_group, new_group, note_used
 from millstream.commands.runtime.arguments import Args, parse_integer
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.runtime.stream_effects import GROUPRULES, GROUPTTL, RULE_NUMBERS
 from millstream.commands.table.registry import command
-from millstream.errors import INVALID_ID, NOT_INTEGER, SYNTAX, CommandError
+from millstream.errors import INVALID_ID, SYNTAX, CommandError
 from millstream.ids import parse
 from millstream.storage.groups.group import UNTIL_RESUMED, Group
 from millstream.storage.streams.stream import Stream
 
-OPTIONS = (
-    b"START",
-    b"TTL",
-    b"TIMEOUT",
-    b"BACKOFF",
-    b"MAXDELIVER",
-    b"DEADLETTER",
-    b"MAXINFLIGHT",
-    b"CONSUMERTTL",
-    b"PAUSE",
-    b"ORDER",
-    b"RUN",
-    b"WHERE",
-)
-TIMEOUT_MAX_MS = 86_400_000
-MAX_DELIVER = 1_000_000
 DELAYS_MAX = 16
 NUMBER_MAX = 2**63 - 1
-BAD_TIMEOUT = f"ERR TIMEOUT must be from 0 to {TIMEOUT_MAX_MS}"
+# The options whose value is a number: the least and the greatest one.
+NUMBERS = {
+    b"TTL": (0, NUMBER_MAX),
+    b"TIMEOUT": (0, 86_400_000),
+    b"MAXDELIVER": (0, 1_000_000),
+    b"MAXINFLIGHT": (0, NUMBER_MAX),
+    b"RUN": (1, 1000),
+    b"CONSUMERTTL": (0, NUMBER_MAX),
+    b"PAUSE": (-1, NUMBER_MAX),
+}
+OPTIONS = frozenset([*NUMBERS, b"START", b"BACKOFF", b"DEADLETTER", b"ORDER", b"WHERE"])
 BAD_DELAYS = f"ERR BACKOFF must have from 0 to {DELAYS_MAX} values"
 BAD_DELAY = f"ERR a BACKOFF value must be from 0 to {DELAY_MAX_MS}"
-BAD_MAX_DELIVER = f"ERR MAXDELIVER must be from 0 to {MAX_DELIVER}"
 NEEDS_DEAD_LETTER = "ERR MAXDELIVER needs a DEADLETTER stream"
 OWN_DEAD_LETTER = "ERR a stream cannot be its own dead letter stream"
 NEEDS_TIMEOUT = "ERR BACKOFF, MAXDELIVER, DEADLETTER, MAXINFLIGHT and ORDER need a TIMEOUT"
@@ -53,8 +47,6 @@ NEEDS_TIMEOUT = "ERR BACKOFF, MAXDELIVER, DEADLETTER, MAXINFLIGHT and ORDER need
 EFFECT_WORDS = {rule: word for word, rule in RULE_NUMBERS.items()}
 LISTS = {"backoff_ms": b"BACKOFF", "where": b"WHERE"}
 ORDERS = (b"NONE", b"ALL", b"FIELD")
-RUN_MAX = 1000
-BAD_RUN = f"ERR RUN must be from 1 to {RUN_MAX}"
 ORDER_IS_USED = "ERR ORDER can change only while the group has no pending and no parked entries"
 OF_MANAGED_GROUPS = ("backoff_ms", "max_deliver", "dead_letter", "max_in_flight")
 
@@ -81,8 +73,8 @@ class Request:
 def tgroup(ctx: Context, args: Args) -> Simple:
     """Sets the rules by which the server delivers the entries of a consumer group.
 
-    Rules that are not given stay as they are. Options come in any order, and of a repeated one the
-    last counts. The reply is OK.
+    Rules that are not given stay as they are. Options come in any order, each once. The reply is
+    OK.
     """
     key, name = args.take(), args.take()
     request = _take_request(args)
@@ -116,7 +108,8 @@ def tgroup(ctx: Context, args: Args) -> Simple:
 def _take_request(args: Args) -> Request:
     """The options from the cursor on. Unknown words are refused before malformed values."""
     first = args.pos
-    while args.remaining and _skip_option(args):
+    given: dict[bytes, bytes] = {}
+    while args.remaining and _skip_option(args, given):
         pass
     args.pos = first
     request = Request()
@@ -125,9 +118,9 @@ def _take_request(args: Args) -> Request:
         if word == b"START":
             request.start = _take_start(args)
         elif word == b"TTL":
-            request.ttl_ms = args.take_int_between(0, NUMBER_MAX, NOT_INTEGER)
+            request.ttl_ms = _take_number(args, word)
         elif word == b"PAUSE":
-            request.pause_ms = args.take_int_between(-1, NUMBER_MAX, NOT_INTEGER)
+            request.pause_ms = _take_number(args, word)
         else:
             rule, value = _take_rule(args, word)
             request.rules[rule] = value
@@ -136,18 +129,10 @@ def _take_request(args: Args) -> Request:
 
 def _take_rule(args: Args, word: bytes) -> tuple[str, Any]:
     """The name of a rule in GroupRules, and its value."""
-    if word == b"TIMEOUT":
-        return "timeout_ms", args.take_int_between(0, TIMEOUT_MAX_MS, BAD_TIMEOUT)
-    if word == b"MAXDELIVER":
-        return "max_deliver", args.take_int_between(0, MAX_DELIVER, BAD_MAX_DELIVER)
+    if word in RULE_NUMBERS:
+        return RULE_NUMBERS[word], _take_number(args, word)
     if word == b"DEADLETTER":
         return "dead_letter", args.take()
-    if word == b"MAXINFLIGHT":
-        return "max_in_flight", args.take_int_between(0, NUMBER_MAX, NOT_INTEGER)
-    if word == b"CONSUMERTTL":
-        return "consumer_ttl_ms", args.take_int_between(0, NUMBER_MAX, NOT_INTEGER)
-    if word == b"RUN":
-        return "run", args.take_int_between(1, RUN_MAX, BAD_RUN)
     if word == b"ORDER":
         kind = args.take().upper()
         return "order", (kind, args.take() if kind == b"FIELD" else b"")
@@ -159,33 +144,47 @@ def _take_rule(args: Args, word: bytes) -> tuple[str, Any]:
     return "backoff_ms", tuple(delays)
 
 
-def _skip_option(args: Args) -> bool:
+def _take_number(args: Args, word: bytes) -> int:
+    least, most = NUMBERS[word]
+    return args.take_int_between(least, most, f"ERR {word.decode()} must be from {least} to {most}")
+
+
+def _skip_option(args: Args, given: dict[bytes, bytes]) -> bool:
     """Skip an option with its values; False if the number of its values is malformed."""
-    word = args.take().upper()
-    if word not in OPTIONS or not args.remaining:
-        raise CommandError(SYNTAX)
+    word = args.take()
+    if word.upper() not in OPTIONS:
+        raise CommandError(f"ERR Unrecognized TGROUP option '{quoted(word)}'")
+    word = word.upper()
+    note_option(given, word)
+    _require(args, word.decode(), 1)
     if word == b"WHERE":
         return skip_filter(args)
     value = args.take()
     if word == b"ORDER":
-        return _skip_order(args, value.upper())
+        _skip_order(args, value)
     if word != b"BACKOFF":
         return True
     count = parse_integer(value)
     if count is None or not 0 <= count <= DELAYS_MAX:
         return False
-    if args.remaining < count:
-        raise CommandError(SYNTAX)
+    _require(args, f"BACKOFF {count}", count)
     args.pos += count
     return True
 
 
-def _skip_order(args: Args, kind: bytes) -> bool:
-    if kind not in ORDERS or (kind == b"FIELD" and not args.remaining):
-        raise CommandError(SYNTAX)
-    if kind == b"FIELD":
+def _skip_order(args: Args, kind: bytes) -> None:
+    if kind.upper() not in ORDERS:
+        raise CommandError(f"{SYNTAX}, ORDER must be NONE, ALL or FIELD, not '{quoted(kind)}'")
+    if kind.upper() == b"FIELD":
+        _require(args, "ORDER FIELD", 1)
         args.take()
-    return True
+
+
+def _require(args: Args, option: str, count: int) -> None:
+    """Refuse an option with fewer values."""
+    if args.remaining < count:
+        values = "a value" if count == 1 else f"{count} values"
+        raise CommandError(f"{SYNTAX}, {option} needs {values}")
 
 
 def _take_start(args: Args) -> bytes | tuple[int, int]:

@@ -7,12 +7,13 @@ the next one. The empty name stands for the readers of TREAD, which have none.
 from __future__ import annotations
 
 from millstream.commands.engine.claiming import named_group
+from millstream.commands.engine.given_options import note_option, quoted
 from millstream.commands.engine.lifecycle import note_used, read_effects_most
 from millstream.commands.engine.managed_groups import GiveBack, check_managed, held_ids
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.table.registry import command
-from millstream.errors import BAD_NUMIDS, NEEDS_IDS, SYNTAX, TOO_FEW_IDS, CommandError, shown
+from millstream.errors import BAD_NUMIDS, NEEDS_IDS, SYNTAX, TOO_FEW_IDS, CommandError
 
 DELAY_MAX_MS = 30 * 86_400_000
 BAD_DELAY = f"ERR DELAY must be from 0 to {DELAY_MAX_MS}"
@@ -38,31 +39,35 @@ def tnack(ctx: Context, args: Args) -> list[int] | int:
     key, stream, group = named_group(ctx, args)
     holder = args.take()
     mode, delay_ms, reason = b"FAIL", None, b""
-    first = given = 0
-    everything = False
+    first = count = 0
+    given: dict[bytes, bytes] = {}
     while args.remaining:
         word = next((word for word in MODES if args.option(word)), None)
         if word is not None:
+            note_option(given, word, b"mode")
             mode = word
         elif args.remaining > 1 and args.option(b"DELAY"):
+            note_option(given, b"DELAY")
             delay_ms = args.take_int_between(0, DELAY_MAX_MS, BAD_DELAY)
         elif args.remaining > 1 and args.option(b"REASON"):
+            note_option(given, b"REASON")
             reason = args.take()
             if len(reason) > REASON_MAX_BYTES:
                 raise CommandError(BAD_REASON)
         elif args.remaining > 1 and args.option(b"IDS"):
+            note_option(given, b"IDS", b"which")
             first = args.pos + 1
-            given = args.skip_ids(BAD_NUMIDS, TOO_FEW_IDS)
-            everything = False
+            count = args.skip_ids(BAD_NUMIDS, TOO_FEW_IDS)
         elif args.option(b"ALL"):
-            everything, given = True, 0
+            note_option(given, b"ALL", b"which")
         else:
-            raise CommandError(f"ERR Unrecognized TNACK option '{shown(args[args.pos])}'")
-    if not given and not everything:
+            raise CommandError(f"ERR Unrecognized TNACK option '{quoted(args[args.pos])}'")
+    everything = b"ALL" in given.values()
+    if not count and not everything:
         raise CommandError(NEEDS_IDS)
     if mode == b"FATAL" and delay_ms is not None:
         raise CommandError(DELAY_WITH_FATAL)
-    ids = [] if everything else ids_at(args, first, given)
+    ids = [] if everything else ids_at(args, first, count)
     check_managed(group)
     if everything:
         ids = held_ids(group, holder)

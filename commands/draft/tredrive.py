@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from millstream.commands.engine.claiming import no_group
 from millstream.commands.engine.dead_letters import append_words, check_appends, entries_after
+from millstream.commands.engine.given_options import note_option
 from millstream.commands.engine.lifecycle import change_entries, live_group, note_used
 from millstream.commands.engine.managed_groups import check_managed, return_ended
 from millstream.commands.runtime.arguments import Args
@@ -50,12 +51,16 @@ def tredrive(ctx: Context, args: Args) -> list[Id | int | None]:
     dead_key, key, name = args.take(), args.take(), args.take()
     count = args.take_int_between(1, COUNT_MAX, BAD_COUNT)
     after, origin, appends = (0, 0), key, False
+    given: dict[bytes, bytes] = {}
     while args.remaining:
         if args.remaining > 1 and args.option(b"AFTER"):
+            note_option(given, b"AFTER")
             after = args.take_entry_id(dot_allowed=True)
         elif args.remaining > 1 and args.option(b"FROM"):
+            note_option(given, b"FROM")
             origin = args.take()
         elif args.option(b"APPEND"):
+            note_option(given, b"APPEND")
             appends = True
         else:
             raise CommandError(SYNTAX)

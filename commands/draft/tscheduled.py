@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from millstream.commands.engine.given_options import note_option
 from millstream.commands.engine.ranges import take_bounds
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
@@ -31,9 +32,11 @@ def tscheduled(ctx: Context, args: Args) -> LongReply | list[object]:
     key = args.take()
     start, end = take_bounds(args, True)
     limit = EVERY_ENTRY
+    given: dict[bytes, bytes] = {}
     while args.remaining:
         if not args.option(b"COUNT"):
             raise CommandError(SYNTAX)
+        note_option(given, b"COUNT")
         limit = max(0, args.take_int())
     stream = ctx.read_stream(key)
     if stream is None or stream.schedule is None:

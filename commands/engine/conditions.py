@@ -5,6 +5,7 @@ Their words, with operators in upper case, are what a group stores and shows: `E
 
 from __future__ import annotations
 
+from millstream.commands.engine.given_options import quoted
 from millstream.commands.runtime.arguments import Args, parse_integer
 from millstream.errors import SYNTAX, CommandError
 from millstream.storage.blocks.entry_filter import (
@@ -18,6 +19,7 @@ from millstream.storage.blocks.entry_filter import (
 
 BAD_COUNT = f"ERR WHERE must have from {{}} to {CONDITIONS_MAX} conditions"
 BAD_VALUES = f"ERR IN must have from 1 to {IN_VALUES_MAX} values"
+INCOMPLETE = f"{SYNTAX}, a condition of WHERE is not complete"
 BAD_BOUND = "ERR min or max is not a float"
 
 
@@ -30,25 +32,25 @@ def take_filter(args: Args, least: int = 1) -> EntryFilter | None:
 
 
 def skip_filter(args: Args) -> bool:
-    """Skip what follows the word WHERE; False if one of its numbers is malformed. SYNTAX if words
+    """Skip what follows the word WHERE; False if one of its numbers is malformed. An error if words
     are missing or an operator is unknown."""
     count = parse_integer(args.take())
     if count is None or not 0 <= count <= CONDITIONS_MAX:
         return False
     for _ in range(count):
         if args.remaining < 3:
-            raise CommandError(SYNTAX)
+            raise CommandError(INCOMPLETE)
         args.take()
-        operator = args.take().upper()
-        if operator not in OPERANDS:
-            raise CommandError(SYNTAX)
-        operands = OPERANDS[operator]
+        operator = args.take()
+        if operator.upper() not in OPERANDS:
+            raise CommandError(f"{SYNTAX}, WHERE has no operator '{quoted(operator)}'")
+        operands = OPERANDS[operator.upper()]
         if operands == COUNTED:
             operands = parse_integer(args.take()) or 0
             if not 1 <= operands <= IN_VALUES_MAX:
                 return False
         if args.remaining < operands:
-            raise CommandError(SYNTAX)
+            raise CommandError(INCOMPLETE)
         args.pos += operands
     return True
 

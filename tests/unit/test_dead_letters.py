@@ -105,7 +105,7 @@ def test_a_stream_without_a_name_may_have_a_managed_group(s: InProcessClient) ->
         ("TGROUP s g DEADLETTER s", "ERR a stream cannot be its own dead letter stream"),
         ("TGROUP s g MAXDELIVER -1", "ERR MAXDELIVER must be from 0 to 1000000"),
         ("TGROUP s g MAXDELIVER x", "ERR MAXDELIVER must be from 0 to 1000000"),
-        ("TGROUP s g DEADLETTER", SYNTAX.text),
+        ("TGROUP s g DEADLETTER", "ERR syntax error, DEADLETTER needs a value"),
         (
             "TNACK s g a FATAL DELAY 5 IDS 1 1-1",
             "ERR syntax error, DELAY cannot be used with FATAL",

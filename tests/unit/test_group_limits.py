@@ -11,7 +11,7 @@ from tests.support.resp import Error, Null, Simple
 
 OK = Simple("OK")
 NEEDS_TIMEOUT = Error("ERR BACKOFF, MAXDELIVER, DEADLETTER, MAXINFLIGHT and ORDER need a TIMEOUT")
-NOT_INTEGER = Error("ERR value is not an integer or out of range")
+NUMBERS = f"ERR {{}} must be from {{}} to {2**63 - 1}"
 READ_A = "XREADGROUP GROUP g a STREAMS s >"
 READ_B = "XREADGROUP GROUP g b STREAMS s >"
 BLOCK_A = "XREADGROUP GROUP g a BLOCK 0 STREAMS s >"
@@ -281,11 +281,11 @@ def test_the_rules_are_shown_and_stay(s: InProcessClient) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ("MAXINFLIGHT -1", NOT_INTEGER),
-        ("MAXINFLIGHT x", NOT_INTEGER),
-        ("CONSUMERTTL -1", NOT_INTEGER),
-        ("PAUSE -2", NOT_INTEGER),
-        ("PAUSE x", NOT_INTEGER),
+        ("MAXINFLIGHT -1", Error(NUMBERS.format("MAXINFLIGHT", 0))),
+        ("MAXINFLIGHT x", Error(NUMBERS.format("MAXINFLIGHT", 0))),
+        ("CONSUMERTTL -1", Error(NUMBERS.format("CONSUMERTTL", 0))),
+        ("PAUSE -2", Error(NUMBERS.format("PAUSE", -1))),
+        ("PAUSE x", Error(NUMBERS.format("PAUSE", -1))),
         ("TIMEOUT 0 MAXINFLIGHT 1", NEEDS_TIMEOUT),
     ],
 )

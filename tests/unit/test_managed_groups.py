@@ -16,6 +16,7 @@ from tests.support.small_data import CREATED_MS, ID, write_base
 from tests.support.storage_access import check_group, rounded_span
 
 from millstream.server.repair.inspecting import inspect_directory
+from millstream.commands.engine.given_options import quoted
 from millstream.storage.files.manifest import Manifest, store_manifest
 from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.groups.group_snapshot import dump_group, load_group
@@ -71,7 +72,7 @@ def test_tgroup_of_every_worker_changes_nothing(
 
 def test_rules_that_are_not_given_stay(s: InProcessClient) -> None:
     assert s.call("TGROUP s g BACKOFF 2 1 10 TTL 5000") == OK
-    assert s.call("TGROUP s g TIMEOUT 300 TIMEOUT 200") == OK
+    assert s.call("TGROUP s g TIMEOUT 200") == OK
     expected = {b"timeout": 200, b"backoff": [1, 10], b"ttl": 5000}
     assert facts(s) == {**facts(s), **expected, b"in-flight": 0, b"waiting": 0}
     assert s.call("TGROUP s g BACKOFF 0") == OK
@@ -96,17 +97,19 @@ def test_tinfo_counts_entries_in_flight_and_waiting(s: InProcessClient) -> None:
     ("line", "error"),
     [
         ("TGROUP s", "ERR wrong number of arguments for 'tgroup' command"),
-        ("TGROUP s g TIMEOUT", SYNTAX.text),
-        ("TGROUP s g TIMEOUT x NONE", SYNTAX.text),
-        ("TGROUP s g MAXDELIVERIES 3", SYNTAX.text),
+        ("TGROUP s g TIMEOUT", "ERR syntax error, TIMEOUT needs a value"),
+        ("TGROUP s g TIMEOUT x NONE", "ERR Unrecognized TGROUP option 'NONE'"),
+        ("TGROUP s g MAXDELIVERIES 3", "ERR Unrecognized TGROUP option 'MAXDELIVERIES'"),
+        (f"TGROUP s g {'x' * 41}", f"ERR Unrecognized TGROUP option '{'x' * 40}...'"),
+        ("TGROUP s g timeout 5 TTL 1 Timeout 5", "ERR syntax error, TIMEOUT is given twice"),
         ("TGROUP s g TIMEOUT -1", f"ERR TIMEOUT must be from 0 to {DAY_MS}"),
         ("TGROUP s g TIMEOUT x", f"ERR TIMEOUT must be from 0 to {DAY_MS}"),
         (f"TGROUP s g TIMEOUT {DAY_MS + 1}", f"ERR TIMEOUT must be from 0 to {DAY_MS}"),
         ("TGROUP s g BACKOFF 17", "ERR BACKOFF must have from 0 to 16 values"),
         ("TGROUP s g BACKOFF x", "ERR BACKOFF must have from 0 to 16 values"),
-        ("TGROUP s g BACKOFF 2 1", SYNTAX.text),
+        ("TGROUP s g BACKOFF 2 1", "ERR syntax error, BACKOFF 2 needs 2 values"),
         ("TGROUP s g BACKOFF 1 x", "ERR a BACKOFF value must be from 0 to 2592000000"),
-        ("TGROUP s g TTL x", "ERR value is not an integer or out of range"),
+        ("TGROUP s g TTL x", f"ERR TTL must be from 0 to {2**63 - 1}"),
         ("TGROUP s g START x", "ERR Invalid stream ID specified as stream command argument"),
         ("TGROUP s g START >", "ERR Invalid stream ID specified as stream command argument"),
         ("TGROUP s g TIMEOUT 0 BACKOFF 1 5", NEEDS_TIMEOUT),
@@ -121,6 +124,13 @@ def test_tinfo_counts_entries_in_flight_and_waiting(s: InProcessClient) -> None:
         ("TNACK s g a FATALLY ALL", "ERR Unrecognized TNACK option 'FATALLY'"),
         ("TNACK s g a IDS 2 1-1", "ERR number of IDs doesn't match numids"),
         ("TNACK s g a IDS 0 1-1", "ERR numids must be a positive integer"),
+        ("TNACK s g a SILENT FATAL ALL", "ERR syntax error, FATAL cannot be used with SILENT"),
+        ("TNACK s g a FAIL FAIL ALL", "ERR syntax error, FAIL is given twice"),
+        ("TNACK s g a IDS 1 1-1 ALL", "ERR syntax error, ALL cannot be used with IDS"),
+        ("TNACK s g a ALL IDS 1 1-1", "ERR syntax error, IDS cannot be used with ALL"),
+        ("TNACK s g a IDS 1 1-1 IDS 1 1-1", "ERR syntax error, IDS is given twice"),
+        ("TNACK s g a DELAY 1 DELAY 1 ALL", "ERR syntax error, DELAY is given twice"),
+        ("TNACK s g a REASON a REASON b ALL", "ERR syntax error, REASON is given twice"),
         ("TNACK s g a DELAY -1 ALL", "ERR DELAY must be from 0 to 2592000000"),
         ("TNACK s plain a ALL", NOT_MANAGED.text),
         ("TEXTEND s plain a 5 IDS 1 1-1", NOT_MANAGED.text),
@@ -129,9 +139,11 @@ def test_tinfo_counts_entries_in_flight_and_waiting(s: InProcessClient) -> None:
         ("TEXTEND s g a 5 IDS 1 1-1 x", SYNTAX.text),
         ("TEXTEND s g a 5 IDX 1 1-1", "ERR syntax error, expected IDS keyword"),
         ("TINFO s GROUP", SYNTAX.text),
+        ("TEXTEND s g a 5 IDS 1 1-1 IDS 1 1-1", SYNTAX.text),
         ("TINFO s GROUPS g", SYNTAX.text),
     ],
 )
+        ("TINFO s GROUP g GROUP g", SYNTAX.text),
 def test_refused_requests_change_nothing(s: InProcessClient, line: str, error: str) -> None:
     s.call("XGROUP CREATE s plain 0")
     s.call("XREADGROUP GROUP g a COUNT 1 STREAMS s >")
@@ -333,6 +345,10 @@ def test_a_changed_timeout_counts_for_later_deliveries(
 
 
 # TNACK, XNACK, TEXTEND
+
+def test_a_word_in_an_error_is_printable() -> None:
+    assert quoted(b"a\r\n\xff" + "é".encode()) == r"a\r\n\xffé"
+
 
 
 def test_fail_waits_for_the_backoff_of_the_delivery(

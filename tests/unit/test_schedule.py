@@ -314,6 +314,7 @@ def test_entries_without_a_name_are_separate(s: InProcessClient) -> None:
         ("TSCHEDULED s - + COUNT", SYNTAX),
         ("TSCHEDULED s - + COUNT x", NOT_INTEGER),
         ("TSCHEDULED s - + LIMIT 1", SYNTAX),
+        ("TSCHEDULED s - + COUNT 1 COUNT 2", f"{SYNTAX}, COUNT is given twice"),
         ("TSCHEDULED s (+ +", INVALID_ID),
         ("TSCHEDULED text - +", WRONG_TYPE),
         ("TCANCEL s", ARITY.format("tcancel")),
