@@ -68,7 +68,8 @@ class Request:
     "[ORDER <order: NONE | ALL | {field: FIELD name}>] [RUN n] "
     "[where: WHERE n:integer [condition ...]] [CONSUMERTTL ms] [PAUSE ms]",
     "write",
-    complexity="O(1); O(n) if MAXDELIVER changes, n the number of the group's pending entries",
+    complexity="O(1); O(n) if MAXDELIVER or TIMEOUT changes, n the number of the group's pending "
+    "entries",
 )
 def tgroup(ctx: Context, args: Args) -> Simple:
     """Sets the rules by which the server delivers the entries of a consumer group.

@@ -30,6 +30,7 @@ cdef uint64_t expires_ms(Pendings* pendings, const Pending* record) noexcept
 cdef uint64_t fails_ms(Pendings* pendings, const Pending* record, bint with_zero) noexcept
 cdef uint64_t ends_ms(Pendings* pendings, const Pending* record) noexcept
 cdef void set_limit(Pendings* pendings, uint32_t limit) noexcept
+cdef void change_timeout(Pendings* pendings, uint64_t before_ms) noexcept
 cdef void move_bounds(Pendings* pendings, Chunk* chunk, const Pending* record) noexcept
 cdef void chunk_bounds(Pendings* pendings, Chunk* chunk) noexcept
 cdef void set_bound(Pendings* pendings, Chunk* chunk, int kind, uint64_t moment) noexcept

@@ -14,7 +14,7 @@ from libc.stdlib cimport calloc, free, realloc
 from millstream.entry_id cimport id_less
 from millstream.storage.groups.pending cimport (
     ABSENT, EXPIRE, IDLE, KINDS, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk, Pending, Pendings, first_of,
-    heap_of, is_at_limit, saturating_add,
+    has_retry, heap_of, is_at_limit, older_timeout_ms, saturating_add,
 )
 
 cdef enum:
@@ -265,9 +265,10 @@ cdef uint64_t due_ms(Pendings* pendings, const Pending* record, bint with_zero) 
 cdef uint64_t fails_ms(Pendings* pendings, const Pending* record, bint with_zero) noexcept:
     """The time at which the last delivery of the record has failed, or its delay is over; NEVER
     without a retry (or with retry 0). Entries released by XNACK are due immediately, and entries that
-    wait at the end of their delay, which may be 0."""
+    wait at the end of their delay, which may be 0. In a managed group, entries without a retry have
+    its timeout."""
     cdef uint64_t retry
-    if record.retry_number == NO_RETRY:
+    if not has_retry(pendings, record):
         return NEVER
     retry = pendings.retry_times[record.retry_number].retry_ms
     if record.waiting:
@@ -311,13 +312,45 @@ cdef void set_limit(Pendings* pendings, uint32_t limit) noexcept:
             chunk_bounds(pendings, chunk)
 
 
+cdef void change_timeout(Pendings* pendings, uint64_t before_ms) noexcept:
+    """Adapt the bounds to another timeout of entries without a retry pair. Bounds may be too low, so
+    most chunks need no look at their records."""
+    cdef uint64_t timeout_ms = older_timeout_ms(pendings)
+    cdef uint64_t earliest_ms
+    cdef Chunk* chunk
+    cdef uint32_t i
+    cdef int kind
+    for i in range(pendings.chunk_count if timeout_ms else 0):
+        chunk = pendings.chunks[i]
+        if before_ms > timeout_ms:
+            lower_bounds(pendings, chunk, before_ms - timeout_ms)
+        elif before_ms == 0 and (
+                pendings.has_gone or pendings.limit or chunk.bounds[IDLE] == NEVER):
+            chunk_bounds(pendings, chunk)
+        elif before_ms == 0:
+            earliest_ms = chunk.bounds[IDLE]
+            if earliest_ms:  # those released by XNACK are due immediately
+                earliest_ms = saturating_add(earliest_ms, timeout_ms)
+            for kind in (RETRY, WAKE):
+                if earliest_ms < chunk.bounds[kind]:
+                    set_bound(pendings, chunk, kind, earliest_ms)
+
+
+cdef void lower_bounds(Pendings* pendings, Chunk* chunk, uint64_t span_ms) noexcept:
+    """Lower the bounds of a chunk that depend on retry times by this time."""
+    cdef int kind
+    for kind in range(IDLE):
+        if chunk.bounds[kind] != NEVER:
+            set_bound(pendings, chunk, kind, chunk.bounds[kind] - min(chunk.bounds[kind], span_ms))
+
+
 cdef void move_bounds(Pendings* pendings, Chunk* chunk, const Pending* record) noexcept:
     """Lower a chunk's bounds to include one of its records."""
     cdef uint64_t moment
     moment = claimable_ms(pendings, record)
     if moment < chunk.bounds[IDLE]:
         set_bound(pendings, chunk, IDLE, moment)
-    if record.retry_number == NO_RETRY:
+    if not has_retry(pendings, record):
         return
     moment = due_ms(pendings, record, True)
     if moment < chunk.bounds[RETRY]:
@@ -340,7 +373,7 @@ cdef void chunk_bounds(Pendings* pendings, Chunk* chunk) noexcept:
     work.count += chunk.used
     for i in range(chunk.used):
         idle = min(idle, claimable_ms(pendings, &chunk.items[i]))
-        if chunk.items[i].retry_number != NO_RETRY:
+        if has_retry(pendings, &chunk.items[i]):
             retry = min(retry, due_ms(pendings, &chunk.items[i], True))
             wake = min(wake, due_ms(pendings, &chunk.items[i], False))
             expire = min(expire, ends_ms(pendings, &chunk.items[i]))

@@ -15,13 +15,16 @@ cimport cython
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport known_name
 from millstream.storage.groups.dead_entries cimport dead_count, dead_entries
-from millstream.storage.groups.due_index cimport set_limit
-from millstream.storage.groups.pending cimport Chunk, Pending, PendingAt, Pendings, RetryTimes
-from millstream.storage.groups.key_order cimport KeyOrder
+from millstream.storage.groups.due_index cimport change_timeout, set_limit
+from millstream.storage.groups.pending cimport (
+    Chunk, Pending, PendingAt, Pendings, RetryTimes, older_timeout_ms,
+)
+from millstream.storage.groups.key_order cimport KeyOrder, saved_keys
 from millstream.storage.groups.ordered_pending cimport pending_with
 from millstream.storage.groups.pending_chunks cimport allocated, first_pending, nothing_pending
 from millstream.storage.groups.pending_list cimport PendingList
 from millstream.storage.groups.picking cimport Picking
+from millstream.storage.groups.retry_pairs cimport has_unpaired, set_older_timeout
 
 cdef enum:
     # For MEMORY USAGE: the size of a group with its name and its item in the stream, of its rules,
@@ -97,9 +100,22 @@ cdef class Group:
             change_picking(self, rules)
         if "consumer_ttl_ms" in rules:
             own.consumer_check_ms = own.consumer_looked = 0
+        if "timeout_ms" in rules:
+            self.set_timeout_of_older()
         if "max_deliver" in rules or "dead_letter" in rules:
             self.set_end_of_deliveries()
         self.drop_empty_rules()
+
+    def set_timeout_of_older(self) -> None:
+        """Let the timeout count for entries that became pending while the group had none."""
+        cdef uint64_t before_ms = older_timeout_ms(self.pending.records)
+        if before_ms == self.rules.timeout_ms:
+            return
+        self.pending.records = allocated(self.pending.records)
+        set_older_timeout(
+            self.pending.records, self.pending.own_details(), self.rules.timeout_ms)
+        if has_unpaired(self.pending.records, self.pending.details()):
+            change_timeout(self.pending.records, before_ms)
 
     def set_end_of_deliveries(self) -> None:
         """Let the limit of deliveries count for pending entries, too. Dead entries can be copied at

@@ -102,7 +102,8 @@ cdef struct Pendings:
     uint32_t chunk_count
     uint32_t chunk_capacity
     uint32_t[4] heap_counts
-    # By number; Details has the count.
+    # By number; Details has the count. Number 0 is for the entries without a pair: known if the group
+    # is managed, and then it has the timeout. They became pending before.
     RetryTimes* retry_times
     # Whether a record is marked as gone.
     bint has_gone
@@ -117,6 +118,18 @@ cdef struct Pendings:
 cdef inline uint64_t saturating_add(uint64_t moment_ms, uint64_t span_ms) noexcept nogil:
     """moment + span, or NEVER on overflow."""
     return NEVER if moment_ms > NEVER - span_ms else moment_ms + span_ms
+
+
+cdef inline uint64_t older_timeout_ms(const Pendings* pendings) noexcept nogil:
+    """The timeout of entries without a retry pair; 0: they are never due."""
+    if pendings.retry_times == NULL or not pendings.retry_times[NO_RETRY].known:
+        return 0
+    return pendings.retry_times[NO_RETRY].retry_ms
+
+
+cdef inline bint has_retry(const Pendings* pendings, const Pending* record) noexcept nogil:
+    """True if an entry may be due."""
+    return record.retry_number != NO_RETRY or older_timeout_ms(pendings) > 0
 
 
 cdef inline bint is_at_limit(const Pendings* pendings, const Pending* record) noexcept nogil:

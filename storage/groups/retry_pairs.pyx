@@ -1,16 +1,17 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 """The retry pairs of a group: (retry, expire), stored once and numbered.
 
-Most records of a group have the same retry and expire times, so a record has the number of a pair.
+Most records of a group have the same retry and expire times, so a record has the number of a pair. Number 0
+is for records without one.
 `Pendings.retry_times` has the pairs by number, `Details` their count, and the numbers by pair.
 """
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
-from libc.stdlib cimport malloc, realloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
 from millstream.storage.groups.consumers cimport Details
-from millstream.storage.groups.pending cimport RETRY_TIMES_MAX, Pendings, RetryTimes
+from millstream.storage.groups.pending cimport NO_RETRY, RETRY_TIMES_MAX, Pendings, RetryTimes
 
 from millstream.errors import CommandError
 
@@ -35,14 +36,23 @@ cdef uint32_t number_of(Pendings* pendings, Details details, uint64_t retry_ms,
 
 
 cdef uint32_t free_number(Pendings* pendings, Details details) except 0:
-    cdef RetryTimes* moved
-    cdef uint32_t wanted
     if not details.free_retry_times and details.retry_times_count > RETRY_TIMES_MAX:
         free_unused(pendings, details)
         if not details.free_retry_times:
             raise CommandError("ERR too many different RETRY pairs are pending in this group")
     if details.free_retry_times:
         return details.free_retry_times.pop()
+    make_space(pendings, details)
+    pendings.retry_times[details.retry_times_count].known = False
+    pendings.retry_times[details.retry_times_count].uses = 0
+    details.retry_times_count += 1
+    return details.retry_times_count - 1
+
+
+cdef int make_space(Pendings* pendings, Details details) except -1:
+    """Allocate space for one more pair, and for number 0."""
+    cdef RetryTimes* moved
+    cdef uint32_t wanted
     if details.retry_times_count == details.retry_times_capacity or pendings.retry_times == NULL:
         wanted = max(<uint32_t>4, details.retry_times_capacity * 2)
         moved = <RetryTimes*>realloc(pendings.retry_times, wanted * sizeof(RetryTimes))
@@ -54,10 +64,17 @@ cdef uint32_t free_number(Pendings* pendings, Details details) except 0:
         pendings.retry_times[0].known = False
         pendings.retry_times[0].uses = 0
         details.retry_times_count = 1
-    pendings.retry_times[details.retry_times_count].known = False
-    pendings.retry_times[details.retry_times_count].uses = 0
-    details.retry_times_count += 1
-    return details.retry_times_count - 1
+    return 0
+
+
+cdef int set_older_timeout(Pendings* pendings, Details details, uint64_t timeout_ms) except -1:
+    """Set the timeout of entries without a pair; 0: they are never due."""
+    if pendings.retry_times == NULL:
+        make_space(pendings, details)
+    pendings.retry_times[NO_RETRY].known = timeout_ms > 0
+    pendings.retry_times[NO_RETRY].retry_ms = timeout_ms
+    pendings.retry_times[NO_RETRY].expire_ms = 0
+    return 0
 
 
 cdef int free_unused(Pendings* pendings, Details details) except -1:
@@ -71,6 +88,15 @@ cdef int free_unused(Pendings* pendings, Details details) except -1:
             times.known = False
             details.free_retry_times.append(i)
     return 0
+
+
+cdef bint has_unpaired(Pendings* pendings, Details details) noexcept:
+    """True if entries without a retry pair are pending."""
+    cdef uint64_t paired = 0
+    cdef uint32_t i
+    for i in range(1, 0 if details is None else details.retry_times_count):
+        paired += pendings.retry_times[i].uses
+    return paired < pendings.count
 
 
 cdef list retry_pairs(Pendings* pendings, Details details):
@@ -105,13 +131,15 @@ cdef int copy_pairs(Pendings* pendings, Details details, Pendings* other,
     cdef size_t size = other_details.retry_times_capacity * sizeof(RetryTimes)
     if not size:
         return 0
+    free(pendings.retry_times)
     pendings.retry_times = <RetryTimes*>malloc(size)
     if pendings.retry_times == NULL:
         raise MemoryError("no memory for retry pairs")
     memcpy(pendings.retry_times, other.retry_times, size)
     details.retry_times_count = other_details.retry_times_count
     details.retry_times_capacity = other_details.retry_times_capacity
-    details.retry_numbers = dict(other_details.retry_numbers)
+    if other_details.retry_numbers is not None:
+        details.retry_numbers = dict(other_details.retry_numbers)
     if other_details.free_retry_times is not None:
         details.free_retry_times = list(other_details.free_retry_times)
     return 0

@@ -39,7 +39,8 @@ def rounded_up(span_ms: int) -> int:
 
 @dataclass(slots=True)
 class Pending:
-    """An entry delivered and not acknowledged; without a retry it is never redelivered."""
+    """An entry delivered and not acknowledged; without a retry it is never redelivered, or after
+    the timeout of its group, which had none before."""
 
     first_ms: int
     last_ms: int
@@ -52,10 +53,11 @@ class Pending:
     waiting: bool = False  # given back in a managed group
     dead: tuple[bytes, bytes, bytes] | None = None  # ended without a copy: reason, consumer, text
 
-    def due_ms(self, with_zero: bool) -> int | None:
+    def due_ms(self, with_zero: bool, timeout_ms: int = 0) -> int | None:
         if self.waiting and self.retry is not None:
             return self.last_ms + self.retry[0]
-        if self.retry is None or (self.retry[0] == 0 and not with_zero):
+        retry = self.retry or ((timeout_ms, 0) if timeout_ms else None)
+        if retry is None or (retry[0] == 0 and not with_zero):
             return None
         # An entry released by XNACK is due immediately.
         return 0 if self.last_ms == 0 and not self.owner else self.last_ms + self.retry[0]
@@ -65,8 +67,8 @@ class Pending:
             return None
         return self.first_ms + self.retry[1]
 
-    def is_due(self, now_ms: int, with_zero: bool) -> bool:
-        due_ms = self.due_ms(with_zero)
+    def is_due(self, now_ms: int, with_zero: bool, timeout_ms: int = 0) -> bool:
+        due_ms = self.due_ms(with_zero, timeout_ms)
         return due_ms is not None and due_ms <= now_ms
 
     def has_expired(self, now_ms: int) -> bool:
@@ -147,9 +149,9 @@ class Group:
     def due(self, now_ms: int, with_zero: bool) -> list[EntryId]:
         """The entries due for redelivery: earliest due first, then by ID."""
         due = [
-            (record.due_ms(with_zero), entry_id)
+            (record.due_ms(with_zero, self.timeout_ms), entry_id)
             for entry_id, record in self.pending.items()
-            if record.is_due(now_ms, with_zero)
+            if record.is_due(now_ms, with_zero, self.timeout_ms)
         ]
         return [entry_id for _, entry_id in sorted(due)]  # type: ignore[type-var]
 

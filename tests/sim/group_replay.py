@@ -287,7 +287,7 @@ class GroupReplay:
             assert record is not None
             self._judge_delivery(group, name, entry_id, record, now_ms)
             demand(
-                record.is_due(now_ms, True) and not record.has_expired(now_ms),
+                record.is_due(now_ms, True, group.timeout_ms) and not record.has_expired(now_ms),
                 f"{entry_id} of {name!r} is given out again at {now_ms}: {record}",
             )
             demand(entry_id in self._stream(key).entries, f"{entry_id} is taken and not there")
@@ -316,7 +316,8 @@ class GroupReplay:
                 demand(fits, f"{entry_id} of {name!r} has ended and is claimed: {known}")
             for other in group.of_its_key(entry_id):
                 one = group.pending[other]
-                free = other > entry_id and (one.waiting or one.is_due(now_ms, True))
+                is_free = one.waiting or one.is_due(now_ms, True, group.timeout_ms)
+                free = other > entry_id and is_free
                 demand(free, f"{entry_id} of {name!r} is claimed before {other}, {one}")
             self._note_key(key, group, entry_id)
             fresh = Pending(delivery_ms, delivery_ms, 1, None)
@@ -338,7 +339,8 @@ class GroupReplay:
             demand(record, f"{text!r} of {name!r} is given out again and is not pending")
             assert record is not None
             demand(
-                record.owner or record.is_due(now_ms, True),  # an owner may read its own again
+                # an owner may read its own again
+                record.owner or record.is_due(now_ms, True, group.timeout_ms),
                 f"{text!r} of {name!r} is given out again at {now_ms}, before it is due: {record}",
             )
             demand(

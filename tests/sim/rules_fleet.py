@@ -330,7 +330,8 @@ class RulesFleet(DurableFleet):
             if entry_id not in stream.entries:
                 continue
             has_ended = record.dead is not None and "dead_letter" in group.rules
-            has_failed = 0 < limit <= record.deliveries and record.is_due(now_ms - 1000, True)
+            is_late = record.is_due(now_ms - 1000, True, group.timeout_ms)
+            has_failed = 0 < limit <= record.deliveries and is_late
             waits = any(other < entry_id for other in group.of_its_key(entry_id))
             demand(waits or not (has_ended or has_failed), f"{entry_id} of {name!r}: {record}")
 

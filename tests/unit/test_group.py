@@ -187,6 +187,12 @@ class GroupMachine(RuleBasedStateMachine):
             extend(self.real.pending, *id_, self.now_ms, span_ms)
             record.extend(self.now_ms, span_ms)
 
+    @rule(timeout_ms=st.sampled_from([0, 1, 30, 2000]))
+    def set_timeout(self, timeout_ms: int) -> None:
+        """It counts for entries without a retry pair."""
+        self.real.set_rules(timeout_ms=timeout_ms)
+        self.model.timeout_ms = timeout_ms
+
     @rule(limit=st.integers(1, 40), consumer=st.sampled_from([b"", b"alice"]), retry=managed)
     def take_what_is_due(self, limit: int, consumer: bytes, retry: tuple[int, int]) -> None:
         owner = consumer if consumer in self.model.consumers else b""
@@ -273,8 +279,12 @@ class GroupMachine(RuleBasedStateMachine):
     @rule()
     def next_event(self) -> None:
         records = self.model.pending.values()
-        moments = [moment for r in records for moment in (r.due_ms(False), r.expires_ms())]
-        assert next_event_ms(self.real) == min(filter(None, moments), default=None)
+        timeout_ms = self.model.timeout_ms
+        moments = [
+            moment for r in records for moment in (r.due_ms(False, timeout_ms), r.expires_ms())
+        ]
+        expected = min((moment for moment in moments if moment is not None), default=None)
+        assert next_event_ms(self.real) == expected
 
 
 GroupMachine.TestCase.settings = settings(

@@ -616,6 +616,35 @@ def test_malformed_rules_of_a_dump_are_refused(
 
 def test_a_copy_continues_after_what_the_filter_has_passed(in_process: InProcessServer) -> None:
     player = in_process.player()
+def test_a_first_timeout_counts_for_what_is_pending(
+    in_process: InProcessServer, player: InProcessClient
+) -> None:
+    for number in range(1, 4):
+        player.call(f"XADD s {number}-1 n {number}")
+    player.call("XGROUP CREATE s g 0")
+    player.call("XREADGROUP GROUP g a COUNT 2 STREAMS s >")
+    in_process.wait_ms(60)
+    player.call("XREADGROUP GROUP g a COUNT 1 STREAMS s >")
+    player.call("XNACK s g FAIL IDS 1 2-1")
+    waiting = in_process.player()
+    waiting.send("XREADGROUP GROUP g b COUNT 1 BLOCK 0 STREAMS s >")
+    player.call("TGROUP s g TIMEOUT 100")
+    assert waiting.read() == read(2)  # released, so due at once
+    in_process.wait_ms(39)
+    assert player.call("XREADGROUP GROUP g b STREAMS s >") == Null.ARRAY
+    in_process.wait_ms(1)
+    assert player.call("XREADGROUP GROUP g b STREAMS s >") == read(1)
+    player.call("XACK s g 1-1 2-1")
+    player.call("TGROUP s g TIMEOUT 300 MAXDELIVER 1 DEADLETTER dead")
+    player.call("COPY s t")
+    in_process.wait_ms(259)
+    assert player.call("XREADGROUP GROUP g b STREAMS s t > >") == Null.ARRAY
+    assert player.call("EXISTS dead") == 0
+    in_process.wait_ms(1)
+    assert player.call("XREADGROUP GROUP g b STREAMS s t > >") == Null.ARRAY
+    assert player.call("XLEN dead") == 2  # 3-1 of each, after its only delivery
+
+
     player.call("XADD s 1-0 kind other")
     player.call("TGROUP s g START 0 TIMEOUT 1000 WHERE 1 kind EQ wanted")
     for number in (2, 3):  # the second pass is not recorded at once
