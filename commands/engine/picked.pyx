@@ -323,6 +323,9 @@ cdef class PickedDelivery:
         rank = self.stream.rank_of(first)
         self.stream.set_offset(group, self.to)
         if passed:
+        if self.picking.unrecorded == 0:
+            self.picking.recorded_offset = first
+            self.picking.recorded_read = group.entries_read
             self.stream.nth(rank, &first)
             count_read(self.stream, group, first, passed, broken)
         self.picking.unrecorded += max(passed, <uint64_t>1)

@@ -20,7 +20,9 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport make_id, parse_id, parse_u64
 from millstream.storage.blocks.layout cimport Entry, View, read_varint
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.group cimport Group, dead_letter_of, keys_of, picking_of
+from millstream.storage.groups.group cimport (
+    Group, dead_letter_of, has_passed, keys_of, note_recorded, picking_of,
+)
 from millstream.storage.groups.key_order cimport KeyOrder
 from millstream.storage.groups.managed_entries cimport (
     claim_retry_number, extend, give_back, keep_dead, take_again, take_back_later,
@@ -34,6 +36,7 @@ from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.groups.picking cimport Picking
 from millstream.storage.streams.head_eviction cimport note_pending
 from millstream.storage.streams.stream cimport RESERVING, Stream
+from millstream.storage.streams.stream_groups cimport all_groups
 
 from millstream.commands.runtime.effects import effect
 from millstream.ids import parse
@@ -301,6 +304,7 @@ cdef int record_evict_all(Effects effects, int db, bytes key) except -1:
 def apply_evict(Keyspace keyspace not None, int db, list words not None) -> None:
     """EVICT key id: everything below id; `+`: everything."""
     stream = stream_at(keyspace, db, words[0])
+    take_back_passes(keyspace, stream)
     if words[1] == b"+":
         evict_every(stream)
     else:
@@ -312,7 +316,9 @@ EVICTIDS = b"EVICTIDS"
 @effect(EVICTIDS)
 def apply_evict_ids(Keyspace keyspace not None, int db, list words not None) -> None:
     """EVICTIDS key id [id ...]: evict these entries, anywhere in the stream."""
-    evict_ids(stream_at(keyspace, db, words[0]), [id_of(word) for word in words[1:]])
+    stream = stream_at(keyspace, db, words[0])
+    take_back_passes(keyspace, stream)
+    evict_ids(stream, [id_of(word) for word in words[1:]])
 
 
 cdef int record_deletion(Effects effects, int db, bytes key, Ids ids) except -1:
@@ -440,6 +446,7 @@ RULE_NUMBERS = {
 def apply_group_rules(Keyspace keyspace not None, int db, list words not None) -> None:
     """GROUPRULES key group word value ...: rules of delivery of a group; the others stay."""
     group = named_group(keyspace, db, words)
+    take_back_passes(keyspace, stream_at(keyspace, db, words[0]))
     group.set_rules(**rules_in(words[2:]))
     keyspace.has_rules = True
     keyspace.schedule(db, words[0], group)
@@ -768,12 +775,28 @@ cdef int record_passed(Effects effects, int db, bytes key, Group group, uint64_t
     cdef Picked nothing = Picked(NULL, 0, NULL, 0)
     cdef Picking picking = picking_of(group)
     record_pick(effects, db, key, group, NULL, &nothing, now_ms)
-    picking.unrecorded = 0
+    note_recorded(group)
     picking.recorded_ms = now_ms
     return 0
 
 
 PICK = b"PICK"
+
+cdef int take_back_passes(Keyspace keyspace, Stream stream) except -1:
+    """Return groups to the offsets that were recorded. A server that was a primary may have passed over
+    more entries, and others count what they miss from there."""
+    cdef Group group
+    cdef Picking picking
+    if stream.group_set is None or not keyspace.has_rules:
+        return 0
+    for group in all_groups(stream.group_set):
+        if has_passed(group):
+            picking = picking_of(group)
+            stream.set_offset(group, picking.recorded_offset)
+            group.entries_read = picking.recorded_read
+            note_recorded(group)
+    return 0
+
 
 @effect(PICK)
 def apply_pick(Keyspace keyspace not None, int db, list words not None) -> None:
@@ -806,6 +829,7 @@ def apply_pick(Keyspace keyspace not None, int db, list words not None) -> None:
     (<Group>group).entries_read = int(words[5])
     keyspace.schedule(db, words[0], group)
 
+    note_recorded(group)
 
 cdef bint key_in(Stream stream, Group group, EntryId at, uint64_t* hash) except -1:
     """Get the hash of the key of an entry; False if the entry is gone or is not ordered."""

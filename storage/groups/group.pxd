@@ -123,6 +123,9 @@ cdef dict rules_meta(Group group)
 cdef dict packable(dict rules_meta)
 cdef Picking picking_of(Group group)
 cdef KeyOrder keys_of(Group group)
+cdef dict recorded_place(Group group)
+cdef bint has_passed(Group group) noexcept
+cdef int note_recorded(Group group) noexcept
 cdef bint first_read_held(Group group, EntryId start, EntryId* held) noexcept
 cdef bint is_parked(Group group, EntryId at) noexcept
 cdef dict saved_keys(Group group)

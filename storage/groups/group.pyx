@@ -19,7 +19,7 @@ from millstream.storage.groups.due_index cimport change_timeout, set_limit
 from millstream.storage.groups.pending cimport (
     Chunk, Pending, PendingAt, Pendings, RetryTimes, older_timeout_ms,
 )
-from millstream.storage.groups.key_order cimport KeyOrder, saved_keys
+from millstream.storage.groups.key_order cimport KeyOrder
 from millstream.storage.groups.ordered_pending cimport pending_with
 from millstream.storage.groups.pending_chunks cimport allocated, first_pending, nothing_pending
 from millstream.storage.groups.pending_list cimport PendingList
@@ -181,6 +181,11 @@ cdef class Group:
     def has_parked(self, uint64_t ms, uint64_t seq) -> bool:
         return is_parked(self, EntryId(ms, seq))
 
+    @property
+    def recorded_place(self) -> dict:
+        """The offset and the count of entries read as the effects so far have them."""
+        return recorded_place(self)
+
     def restart_ttl(self, uint64_t now_ms) -> None:
         """Restart the time to live, if the group has one."""
         if self.rules is not None:
@@ -220,8 +225,9 @@ cdef dict delivery_rules(Group group):
 
 
 cdef dict rules_meta(Group group):
-    """The result of `delivery_rules`, the dead entries, and the numbers of copies; None if there are
-    none. `packable` completes it, later and on any thread."""
+    """The result of `delivery_rules`, the dead entries, the numbers of copies, and the place that was
+    recorded, if it is another one; None if there are none. `packable` completes it, later and on any
+    thread."""
     cdef dict made
     rules = delivery_rules(group)
     if rules is None:
@@ -233,6 +239,8 @@ cdef dict rules_meta(Group group):
         made["counters"] = {"dead_letters": dict(group.dead_letters)}
     if keys_of(group) is not None:
         made |= saved_keys(group)
+    if has_passed(group):
+        made |= recorded_place(group)
     return made
 
 
@@ -272,6 +280,7 @@ cdef int change_picking(Group group, dict rules) except -1:
     made = Picking(all_rules["where"], order, field, seed, all_rules["run"], keys)
     if old is not None:
         made.unrecorded, made.recorded_ms = old.unrecorded, old.recorded_ms
+        made.recorded_offset, made.recorded_read = old.recorded_offset, old.recorded_read
     if "order" in rules:
         group.pending = pending_with(group.pending, made.keys)
     group.rules.picking = made if picking_rules(made) else None
@@ -299,6 +308,29 @@ cdef KeyOrder keys_of(Group group):
     """The keys of an ordered group, else None."""
     cdef Picking picking = picking_of(group)
     return None if picking is None else picking.keys
+
+
+cdef dict recorded_place(Group group):
+    """The offset and the count of entries read for a snapshot: those of the effects up to it, without
+    the entries that the group has passed over since."""
+    cdef Picking picking = picking_of(group)
+    if not has_passed(group):
+        return {"offset": [group.offset_ms, group.offset_seq], "entries_read": group.entries_read}
+    return {"offset": [picking.recorded_offset.ms, picking.recorded_offset.seq],
+            "entries_read": picking.recorded_read}
+
+
+cdef bint has_passed(Group group) noexcept:
+    """True if the group has passed over entries since its offset was recorded."""
+    cdef Picking picking = picking_of(group)
+    return picking is not None and picking.unrecorded > 0
+
+
+cdef int note_recorded(Group group) noexcept:
+    """Note that the offset is recorded."""
+    if is_picking(group):
+        picking_of(group).unrecorded = 0
+    return 0
 
 
 cdef bint first_read_held(Group group, EntryId start, EntryId* held) noexcept:

@@ -1,5 +1,6 @@
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from millstream.entry_id cimport EntryId
 from millstream.storage.blocks.entry_filter cimport EntryFilter
 from millstream.storage.blocks.field_reader cimport FieldReader
 from millstream.storage.blocks.layout cimport Entry, View
@@ -26,6 +27,9 @@ cdef class Picking:
     # The number of entries that were passed over since the offset was recorded, and when that was.
     cdef public uint64_t unrecorded
     cdef public uint64_t recorded_ms
+    # With such entries, the offset and the count of entries read that were recorded.
+    cdef EntryId recorded_offset
+    cdef int64_t recorded_read
     # True if a read has ended before it has looked at all new entries.
     cdef public bint is_cut
 

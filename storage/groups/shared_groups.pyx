@@ -204,23 +204,22 @@ def packed_large(SharedGroups groups not None, size_t i, packer):
     cdef GroupRow* row = &groups.rows[i]
     cdef Py_ssize_t start
     cdef Py_ssize_t count = len(members.names)
-    rules = groups.rules_of(i)
-    rules = {} if rules is None else rules
-    yield packer.pack_map_header(9 + (row.missed > 0) + (parts.lost_pending > 0) + len(rules))
+    cdef dict facts = {
+        "name": groups.names[i],
+        "offset": [row.offset.ms, row.offset.seq],
+        "gap_floor": [row.gap_floor.ms, row.gap_floor.seq],
+        "entries_read": row.entries_read,
+        "ttl_ms": row.ttl_ms,
+        "policies": parts.retry_pairs,
+        "large_counts": large_counts_of(parts),
+    }
     if row.missed:
-        yield packer.pack("missed") + packer.pack(row.missed)
+        facts["missed"] = row.missed
     if parts.lost_pending:
-        yield packer.pack("lost") + packer.pack(parts.lost_pending)
-    for name, value in rules.items():
-        yield packer.pack(name) + packer.pack(value)
-    for name, value in (
-            ("name", groups.names[i]),
-            ("offset", [row.offset.ms, row.offset.seq]),
-            ("gap_floor", [row.gap_floor.ms, row.gap_floor.seq]),
-            ("entries_read", row.entries_read),
-            ("ttl_ms", row.ttl_ms),
-            ("policies", parts.retry_pairs),
-            ("large_counts", large_counts_of(parts))):
+        facts["lost"] = parts.lost_pending
+    facts.update(groups.rules_of(i) or {})
+    yield packer.pack_map_header(len(facts) + 2)
+    for name, value in facts.items():
         yield packer.pack(name) + packer.pack(value)
     yield packer.pack("consumers") + packer.pack_array_header(count)
     for start in range(0, count, PACKED_MEMBERS):

@@ -15,7 +15,7 @@ cimport cython
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.blocks.layout cimport View
 from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
-from millstream.storage.groups.group cimport Group, keys_of, ttl_ms_of
+from millstream.storage.groups.group cimport Group, keys_of, note_recorded, ttl_ms_of
 from millstream.storage.log.entry_log cimport EntryLog
 from millstream.storage.log.trimming cimport delete_entry, write_end_again
 from millstream.storage.streams cimport stream_groups
@@ -237,4 +237,5 @@ cdef class Stream(EntryLog):
 cdef int note_moved(Group group, int64_t entries_read) noexcept:
     """Note that a command has moved the offset of a group, which forgets its parked entries."""
     group.entries_read = entries_read
+    note_recorded(group)
     return 0 if keys_of(group) is None else keys_of(group).forget_parked()

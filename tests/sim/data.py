@@ -60,7 +60,7 @@ class Pending:
         if retry is None or (retry[0] == 0 and not with_zero):
             return None
         # An entry released by XNACK is due immediately.
-        return 0 if self.last_ms == 0 and not self.owner else self.last_ms + self.retry[0]
+        return 0 if self.last_ms == 0 and not self.owner else self.last_ms + retry[0]
 
     def expires_ms(self) -> int | None:
         if self.retry is None or self.retry[1] == 0:
@@ -575,14 +575,15 @@ def _is_over(group: RealGroup, due_ms: int) -> bool:
 def _seen_group(stream: RealStream, group: RealGroup, due_ms: int) -> dict[str, object]:
     meta = dump_group(group)
     dead = dead_entries(group.pending)
+    place = group.recorded_place
     return {
-        "offset": (group.offset_ms, group.offset_seq),
+        "offset": tuple(place["offset"]),
         "gap floor": tuple(meta["gap_floor"]),
         "ttl": group.ttl_ms,
         "rules": (group.timeout_ms, group.backoff_ms, _other_rules(group)),
         "dead letters": dict(group.dead_letters),
         "keys": key_entries(group),
-        "entries read": group.entries_read,
+        "entries read": place["entries_read"],
         "missed": missed_by(stream, group),
         "consumers": sorted(group.pending.consumers),
         "pending": {

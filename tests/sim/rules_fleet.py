@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
-from tests.sim.data import Data, EntryId, Group, Stream, without
+from tests.sim.data import Data, EntryId, Group, Stream
 from tests.sim.durable_fleet import DurableFleet, has_frame
 from tests.sim.fleet import Frame, _line_at
 from tests.sim.fleet_node import FleetClient, FleetNode
@@ -271,10 +270,6 @@ class RulesFleet(DurableFleet):
             self.rest(500)
         super()._settle()
 
-    def seen(self, node: FleetNode) -> dict[str, Any]:
-        """Without the offsets, which `_judge` has compared: a base may be ahead."""
-        return without(super().seen(node), "offset", "entries read")  # type: ignore[no-any-return]
-
     def _judge_all(self) -> None:
         super()._judge_all()
         node = self._primary
@@ -290,20 +285,6 @@ class RulesFleet(DurableFleet):
             stream = replay.data.databases[0].get(key)
             if isinstance(stream, Stream):
                 self._judge_stream(key, stream, node)
-
-    def data_of(self, node: FleetNode) -> Data:
-        """The data of a server's frames. A base may have passed over more entries that do not match
-        than the frames."""
-        data = super().data_of(node)
-        for key in set(KEYS):
-            stream, found = data.databases[0].get(key), node.keyspace.databases[0].stream(key)
-            if found is None or not isinstance(stream, Stream):
-                continue
-            for name, group in stream.groups.items():
-                real = found.group(name)
-                if real is not None and "where" in group.rules:
-                    _pass_over(stream, group, (real.offset_ms, real.offset_seq), real.entries_read)
-        return data
 
     def _replayed(self, node: FleetNode) -> Replay:
         """The history of a server."""
@@ -338,12 +319,6 @@ class RulesFleet(DurableFleet):
     def effects(self) -> set[bytes]:
         """The names of the effects of this play."""
         return {words[0] for payload in self.payloads.values() for words in effects_of(payload)}
-
-
-def _pass_over(stream: Stream, group: Group, to: EntryId, entries_read: int) -> None:
-    passed = [entry_id for entry_id in stream.newer(group.offset) if entry_id <= to]
-    if passed and not any(group.matches(stream.entries[entry_id]) for entry_id in passed):
-        group.offset, group.entries_read = to, entries_read
 
 
 def play(seed: int, steps: int = STEPS) -> dict[str, int]:

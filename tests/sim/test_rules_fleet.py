@@ -8,7 +8,7 @@ from tests.sim.promises import BrokenPromise
 from tests.sim.replay import Replay
 from tests.sim.rules_fleet import RulesFleet, play
 
-SEEDS = 20
+SEEDS = 21
 STATES = ("in flight", "parked", "waiting", "dead", "scheduled")
 EFFECTS = {
     b"GROUPRULES", b"PICK", b"DELIVER", b"TAKE", b"CLAIM", b"WAIT", b"DEADLINE", b"DEAD", b"COPIED",
