@@ -40,6 +40,8 @@ cdef enum:
     PARKED_WORK = 20
     # A read may do at least so much, whatever other searches have done in this turn.
     READ_WORK = 2000
+    # Less work is that of an ordinary request, and is not counted.
+    ORDINARY_WORK = 500
     # A read ends after this number of parked entries that no longer exist.
     GONE_MAX = 5000
     # A read delivers and parks fewer entries in its turn.
@@ -78,7 +80,7 @@ cdef uint64_t deliver_picked(Context ctx, bytes key, Stream stream, Group group,
     delivery.id_text.size = 0
     delivery.id_text.dotted = terms.dotted
     delivery.share = SearchShare.__new__(SearchShare)
-    delivery.work = max(delivery.share.begin(), <int64_t>READ_WORK)
+    delivery.allowed = delivery.work = max(delivery.share.begin(), <int64_t>READ_WORK)
     # The reply first: if it does not fit into memory, nothing has been delivered.
     delivery.begin()
     try:
@@ -89,7 +91,8 @@ cdef uint64_t deliver_picked(Context ctx, bytes key, Stream stream, Group group,
         delivery.undo()
         raise
     finally:
-        delivery.share.end(min(delivery.work, delivery.share.given))
+        if delivery.allowed - delivery.work > ORDINARY_WORK:
+            delivery.share.end(min(delivery.work, delivery.share.given))
         delivery.next_read()
     delivery.settle(ctx, key, terms)
     return delivery.shown.count
@@ -106,6 +109,8 @@ cdef class PickedDelivery:
     cdef IdText id_text
     cdef uint64_t limit
     cdef SearchShare share
+    # The work that is allowed, and what is left of it.
+    cdef int64_t allowed
     cdef int64_t work
     # The delivered entries, of which the first `unparked` were parked; the entries that were parked.
     cdef Ids shown
@@ -318,14 +323,14 @@ cdef class PickedDelivery:
         cdef EntryId first = EntryId(group.offset_ms, group.offset_seq)
         cdef bint broken = is_broken(self.stream, group)
         cdef uint64_t rank, passed
+        if self.picking.unrecorded == 0:
+            self.picking.recorded_offset = first
+            self.picking.recorded_read = group.entries_read
         step_up(&first)
         passed = self.stream.count_between(first, self.to)
         rank = self.stream.rank_of(first)
         self.stream.set_offset(group, self.to)
         if passed:
-        if self.picking.unrecorded == 0:
-            self.picking.recorded_offset = first
-            self.picking.recorded_read = group.entries_read
             self.stream.nth(rank, &first)
             count_read(self.stream, group, first, passed, broken)
         self.picking.unrecorded += max(passed, <uint64_t>1)

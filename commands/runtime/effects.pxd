@@ -34,6 +34,7 @@ cdef enum:
     SCHEDULE_CODE = 57
     UNSCHEDULE_CODE = 58
     FIRE_CODE = 59
+    PICK_CODE = 62
 
 # The beginning of a word: an ID follows, or a number, or N - BYTES_WORD bytes.
 cdef enum:

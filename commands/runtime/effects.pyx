@@ -44,7 +44,7 @@ CODES = {
     b"DEAD": 55, b"COPIED": 56,
     b"SCHEDULE": SCHEDULE_CODE, b"UNSCHEDULE": UNSCHEDULE_CODE, b"FIRE": FIRE_CODE,
     b"XDELRANGE": 60,
-    b"PICK": 62,
+    b"PICK": PICK_CODE,
 }
 cdef list NAMES = [None] * 128
 for _name, _code in CODES.items():

@@ -6,14 +6,14 @@ Others have a function that records them. docs/formats.md lists all effects.
 """
 
 cimport cython
-from libc.stdint cimport UINT64_MAX as NEVER, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, strlen
 
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.effects cimport (
     ACK_CODE, APPEND_CODE, APPENDONCE_CODE, CLAIM_CODE, DELIVER_CODE, EVICT_CODE, IS_ID, IS_NUMBER,
-    REDELIVER_CODE, SEEN_CODE, XDEL_CODE, Effects, apply_compiled,
+    PICK_CODE, REDELIVER_CODE, SEEN_CODE, XDEL_CODE, Effects, apply_compiled,
 )
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
@@ -547,13 +547,15 @@ cdef int record_delivery(Effects effects, int db, bytes key, Group group, const 
     effects.put_id(first.ms, first.seq)
     effects.put_id(group.offset_ms, group.offset_seq)
     effects.put_number(now_ms)
-    if group.entries_read >= 0:
-        effects.put_number(<uint64_t>group.entries_read)
-    else:
-        effects.put_bytes(b"%d" % group.entries_read)
+    put_signed(effects, group.entries_read)
     put_retry(effects, terms)
     effects.put_bytes(b"keep" if terms.keep else b"forget")
     return effects.finish()
+
+
+cdef inline int put_signed(Effects effects, int64_t number) except -1:
+    """Write a number that may be negative."""
+    return effects.put_number(<uint64_t>number) if number >= 0 else effects.put_bytes(b"%d" % number)
 
 
 cdef int put_retry(Effects effects, const Terms* terms) except -1:
@@ -750,24 +752,24 @@ cdef int record_pick(Effects effects, int db, bytes key, Group group, const Term
                      const Picked* picked, uint64_t now_ms) except -1:
     """PICK, after the delivery; terms NULL: a pass."""
     cdef Consumer owner
-    cdef list words
     cdef size_t i
     if not effects.enabled:
         return 0
     owner = None if terms == NULL else group.pending.numbered(terms.owner)
-    words = [PICK, key, group.name, b"" if owner is None else owner.name,
-             bytes(make_id(group.offset_ms, group.offset_seq, False)), now_ms,
-             b"%d" % group.entries_read]
-    if terms == NULL or not terms.has_retry:
-        words += [b"-", b"-"]
-    else:
-        words += [terms.retry_ms, terms.expire_ms]
-    words.append(picked.delivered_count)
+    effects.begin(db, PICK_CODE, 9 + picked.delivered_count + picked.parked_count)
+    effects.put_bytes(key)
+    effects.put_bytes(group.name)
+    effects.put_bytes(b"" if owner is None else owner.name)
+    effects.put_id(group.offset_ms, group.offset_seq)
+    effects.put_number(now_ms)
+    put_signed(effects, group.entries_read)
+    put_retry(effects, terms)
+    effects.put_number(picked.delivered_count)
     for i in range(picked.delivered_count):
-        words.append(bytes(make_id(picked.delivered[i].ms, picked.delivered[i].seq, False)))
+        effects.put_id(picked.delivered[i].ms, picked.delivered[i].seq)
     for i in range(picked.parked_count):
-        words.append(bytes(make_id(picked.parked[i].ms, picked.parked[i].seq, False)))
-    return effects.put_effect(db, tuple(words))
+        effects.put_id(picked.parked[i].ms, picked.parked[i].seq)
+    return effects.finish()
 
 
 cdef int record_passed(Effects effects, int db, bytes key, Group group, uint64_t now_ms) except -1:
@@ -779,8 +781,6 @@ cdef int record_passed(Effects effects, int db, bytes key, Group group, uint64_t
     picking.recorded_ms = now_ms
     return 0
 
-
-PICK = b"PICK"
 
 cdef int take_back_passes(Keyspace keyspace, Stream stream) except -1:
     """Return groups to the offsets that were recorded. A server that was a primary may have passed over
@@ -797,6 +797,8 @@ cdef int take_back_passes(Keyspace keyspace, Stream stream) except -1:
             note_recorded(group)
     return 0
 
+
+PICK = b"PICK"
 
 @effect(PICK)
 def apply_pick(Keyspace keyspace not None, int db, list words not None) -> None:
@@ -827,9 +829,9 @@ def apply_pick(Keyspace keyspace not None, int db, list words not None) -> None:
     ms, seq = id_of(words[3])
     (<Stream>stream).set_offset(group, EntryId(ms, seq))
     (<Group>group).entries_read = int(words[5])
+    note_recorded(group)
     keyspace.schedule(db, words[0], group)
 
-    note_recorded(group)
 
 cdef bint key_in(Stream stream, Group group, EntryId at, uint64_t* hash) except -1:
     """Get the hash of the key of an entry; False if the entry is gone or is not ordered."""

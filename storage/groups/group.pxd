@@ -128,7 +128,7 @@ cdef bint has_passed(Group group) noexcept
 cdef int note_recorded(Group group) noexcept
 cdef bint first_read_held(Group group, EntryId start, EntryId* held) noexcept
 cdef bint is_parked(Group group, EntryId at) noexcept
-cdef dict saved_keys(Group group)
+cdef dict order_meta(Group group)
 cdef bint has_delivery_rules(Group group) noexcept
 cdef uint64_t delay_after(Group group, int64_t deliveries) except? 0
 cdef uint64_t size_bytes_of(Group group) noexcept

@@ -19,7 +19,7 @@ from millstream.storage.groups.due_index cimport change_timeout, set_limit
 from millstream.storage.groups.pending cimport (
     Chunk, Pending, PendingAt, Pendings, RetryTimes, older_timeout_ms,
 )
-from millstream.storage.groups.key_order cimport KeyOrder
+from millstream.storage.groups.key_order cimport KeyOrder, saved_keys
 from millstream.storage.groups.ordered_pending cimport pending_with
 from millstream.storage.groups.pending_chunks cimport allocated, first_pending, nothing_pending
 from millstream.storage.groups.pending_list cimport PendingList
@@ -238,7 +238,7 @@ cdef dict rules_meta(Group group):
     if group.dead_letters:
         made["counters"] = {"dead_letters": dict(group.dead_letters)}
     if keys_of(group) is not None:
-        made |= saved_keys(group)
+        made |= order_meta(group)
     if has_passed(group):
         made |= recorded_place(group)
     return made
@@ -287,10 +287,10 @@ cdef int change_picking(Group group, dict rules) except -1:
     return 0
 
 
-cdef dict saved_keys(Group group):
+cdef dict order_meta(Group group):
     """The keys of the entries of an ordered group, for a snapshot."""
     cdef KeyOrder keys = keys_of(group)
-    return {"parked": keys.saved(True), "order_keys": keys.saved(False)}
+    return {"parked": saved_keys(keys, True), "order_keys": saved_keys(keys, False)}
 
 
 def copied_rules(Group group not None) -> dict:

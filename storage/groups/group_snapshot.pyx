@@ -8,9 +8,9 @@ from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport Consumer, Details
 from millstream.storage.groups.dead_entries cimport dead_count, dead_entries, set_dead
 from millstream.storage.groups.group cimport (
-    Group, dead_letter_of, keys_of, packable, rules_meta, saved_keys, ttl_ms_of,
+    Group, dead_letter_of, keys_of, order_meta, packable, rules_meta, ttl_ms_of,
 )
-from millstream.storage.groups.key_order cimport KeyOrder
+from millstream.storage.groups.key_order cimport KeyOrder, key_ids, load_keys
 from millstream.storage.groups.pending cimport (
     CONSUMERS_MAX, DELIVERIES_MAX, NO_RETRY, UNOWNED, Pending, PendingAt, is_dead,
 )
@@ -55,15 +55,15 @@ cpdef dict dump_group(Group group):
     return meta
 
 
-cdef int load_keys(Group group, meta) except -1:
+cdef int load_order(Group group, meta) except -1:
     """Restore the keys of an ordered group, whose pending entries are loaded."""
     cdef KeyOrder keys = keys_of(group)
     cdef uint64_t ms, seq
     if keys is None:
         return 0
-    keys.load(meta.get("order_keys", b""), False)
-    keys.load(meta.get("parked", b""), True)
-    for ms, seq in keys.ids(False):
+    load_keys(keys, meta.get("order_keys", b""), False)
+    load_keys(keys, meta.get("parked", b""), True)
+    for ms, seq in key_ids(keys, False):
         if not group.pending.has(ms, seq):
             raise ValueError(f"entry {ms}-{seq} of group {group.name!r} has a key and is not pending")
     return 0
@@ -78,7 +78,7 @@ cpdef Group load_group(dict meta, uint64_t now_ms):
     load_pending(group, packed, 0, len(packed))
     load_large_counts(group, meta.get("large_counts", ()))
     load_dead(group, meta.get("dead", ()))
-    load_keys(group, meta)
+    load_order(group, meta)
     return group
 
 
@@ -96,7 +96,7 @@ def load_group_in_steps(dict meta not None, uint64_t now_ms):
         yield
     load_large_counts(group, meta.get("large_counts", ()))
     load_dead(group, meta.get("dead", ()))
-    load_keys(group, meta)
+    load_order(group, meta)
     return group
 
 
@@ -253,7 +253,7 @@ cdef Group copy_group(Group group, uint64_t now_ms):
     if group.pending.records != nothing_pending():
         copy_pending(made, group)
     if keys_of(group) is not None:
-        load_keys(made, saved_keys(group))
+        load_order(made, order_meta(group))
     return made
 
 

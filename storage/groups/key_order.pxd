@@ -7,7 +7,9 @@ from millstream.storage.groups.sorted_ids cimport SortedIds
 
 cdef enum:
     # The end of a list.
-    NO_ITEM = 0x7fffffff
+    NO_ITEM = 0x3fffffff
+    # In a chain of keys: the number of an entry that is alone, not of a key.
+    ALONE = 0x80000000u
 
 
 cdef extern from *:
@@ -18,10 +20,17 @@ cdef extern from *:
     struct OrderedEntry {
         uint64_t ms;
         uint64_t seq;
-        uint32_t key;
-        uint32_t following;
-        uint32_t chain : 31;
+        union {
+            struct {
+                uint32_t key;
+                uint32_t following;
+            };
+            uint64_t hash;
+        };
+        uint32_t key_chain;
+        uint32_t chain : 30;
         uint32_t parked : 1;
+        uint32_t alone : 1;
     } __attribute__((packed));
     struct OrderKey {
         uint64_t hash;
@@ -36,14 +45,18 @@ cdef extern from *:
     #endif
     """
     # An entry of a key, pending or parked: the number of its key, the next entry of the key in the
-    # same state, in ID order, and the next one in its chain.
+    # same state, in ID order, and the next one in its chain. A pending entry that is alone has no key
+    # record: it has the hash itself, and is in a chain of keys.
     cdef struct OrderedEntry:
         uint64_t ms
         uint64_t seq
         uint32_t key
         uint32_t following
+        uint64_t hash
+        uint32_t key_chain
         uint32_t chain
         uint32_t parked
+        uint32_t alone
     # A key with entries: the number of the pending ones, and the first and last of its lists. `free_at`:
     # its place among the free keys. `read`: the number of the read that has got its pending entries.
     cdef struct OrderKey:
@@ -57,8 +70,8 @@ cdef extern from *:
         uint32_t chain
 
 
-# Chains of items by a hash: the number of the first item of each. It has as many chains as items, and
-# gets one with each item, so that no insertion takes long.
+# Chains of items by a hash: the number of the first item of each. It has one chain for every two items,
+# and gets them one by one, so that no insertion takes long.
 cdef struct Chains:
     uint32_t* heads
     uint32_t count
@@ -97,7 +110,11 @@ cdef class KeyOrder:
     cdef int reserve(self) except -1
     cdef uint32_t add_key(self, uint64_t hash) noexcept
     cdef void split_keys(self) noexcept
+    cdef void chain_key(self, uint32_t item, uint64_t hash) noexcept
+    cdef void unchain_key(self, uint32_t item) noexcept
     cdef void drop_key(self, uint32_t number) noexcept
+    cdef uint32_t make_key(self, uint32_t number) noexcept
+    cdef void begin_alone(self, EntryId at, uint64_t hash) noexcept
     cdef uint32_t add_entry(self, EntryId at, uint32_t key) noexcept
     cdef void split_entries(self) noexcept
     cdef void drop_entry(self, uint32_t number) noexcept
@@ -130,7 +147,9 @@ cdef class KeyOrder:
     cdef uint32_t first_of_key(self, EntryId at, EntryId* first) noexcept
     cdef uint32_t next_of_key(self, uint32_t number, EntryId* following) noexcept
     cdef list others(self, EntryId at)
-    cdef list ids(self, bint parked)
-    cdef bytes saved(self, bint parked)
-    cdef int load(self, bytes packed, bint parked) except -1
     cdef uint64_t size_bytes(self) noexcept
+
+
+cdef list key_ids(KeyOrder keys, bint parked)
+cdef bytes saved_keys(KeyOrder keys, bint parked)
+cdef int load_keys(KeyOrder keys, bytes packed, bint parked) except -1

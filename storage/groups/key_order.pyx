@@ -6,7 +6,8 @@ passed them, and they wait for their key. A key is free if none of its entries i
 with parked entries, the first one comes next, and a read may continue with those after it (`run`).
 
 Keys are distinguished by a keyed hash of 64 bits: two keys with the same hash only wait for each other.
-Entries and keys are plain records in two arrays, found through chains.
+Entries and keys are plain records in two arrays, found through chains. Most keys have one entry, which is
+pending. Such an entry is `alone`: it has the hash of its key, which gets a record with the second entry.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -16,7 +17,7 @@ from libc.string cimport memcpy
 cimport cython
 
 from millstream.entry_id cimport EntryId, id_less
-from millstream.storage.groups.key_order cimport NO_ITEM, Chains, OrderedEntry, OrderKey
+from millstream.storage.groups.key_order cimport ALONE, NO_ITEM, Chains, OrderedEntry, OrderKey
 from millstream.storage.groups.sorted_ids cimport SortedIds
 
 cdef extern from *:
@@ -58,6 +59,7 @@ cdef extern from *:
 cdef enum:
     NONE = NO_ITEM
     FIRST_CAPACITY = 8
+    ITEMS_PER_CHAIN = 2
     # An entry in a snapshot: its ID and the hash of its key.
     SAVED_BYTES = 24
 
@@ -132,13 +134,14 @@ cdef class KeyOrder:
         return number
 
     cdef inline uint32_t find_key(self, uint64_t hash) noexcept:
-        cdef uint32_t number
+        """The number of a key, or of the only entry of it plus ALONE."""
+        cdef uint32_t item
         if self.key_chains.count == 0:
             return NONE
-        number = self.key_chains.heads[chain_of(&self.key_chains, hash)]
-        while number != NONE and self.keys[number].hash != hash:
-            number = self.keys[number].chain
-        return number
+        item = self.key_chains.heads[chain_of(&self.key_chains, hash)]
+        while item != NONE and hash_at(self, item) != hash:
+            item = link_of(self, item)[0]
+        return item
 
     cdef bint has(self, EntryId at, bint parked) noexcept:
         """True if an entry is parked, or is pending and has a key."""
@@ -177,7 +180,6 @@ cdef class KeyOrder:
     cdef uint32_t add_key(self, uint64_t hash) noexcept:
         cdef uint32_t number = self.unused_key
         cdef OrderKey* key
-        cdef uint32_t chain
         if number == NONE:
             number = self.keys_used
             self.keys_used += 1
@@ -188,45 +190,74 @@ cdef class KeyOrder:
         key.pending = 0
         key.first_pending = key.first_parked = key.last_parked = key.free_at = NONE
         key.read = self.reads - 1
-        self.key_count += 1
-        if self.key_chains.count < self.key_count:
-            self.split_keys()
-        chain = chain_of(&self.key_chains, hash)
-        key.chain = self.key_chains.heads[chain]
-        self.key_chains.heads[chain] = number
+        self.chain_key(number, hash)
         return number
+
+    cdef void chain_key(self, uint32_t item, uint64_t hash) noexcept:
+        cdef uint32_t* head
+        if self.key_chains.count * ITEMS_PER_CHAIN <= self.key_count:
+            self.split_keys()
+        self.key_count += 1
+        head = &self.key_chains.heads[chain_of(&self.key_chains, hash)]
+        link_of(self, item)[0] = head[0]
+        head[0] = item
 
     cdef void split_keys(self) noexcept:
         """Add a chain: the keys that belong to it come from one other chain."""
         cdef Chains* chains = &self.key_chains
         cdef uint32_t made = chains.count
-        cdef uint32_t number, following
+        cdef uint32_t item, following
         cdef uint32_t* end
         chains.heads[made] = NONE
         chains.count += 1
         if made == 0:
             return
         end = &chains.heads[parent_of(made)]
-        number = end[0]
-        while number != NONE:
-            following = self.keys[number].chain
-            if chain_of(chains, self.keys[number].hash) == made:
+        item = end[0]
+        while item != NONE:
+            following = link_of(self, item)[0]
+            if chain_of(chains, hash_at(self, item)) == made:
                 end[0] = following
-                self.keys[number].chain = chains.heads[made]
-                chains.heads[made] = number
+                link_of(self, item)[0] = chains.heads[made]
+                chains.heads[made] = item
             else:
-                end = &self.keys[number].chain
-            number = following
+                end = link_of(self, item)
+            item = following
+
+    cdef void unchain_key(self, uint32_t item) noexcept:
+        cdef uint32_t* end = &self.key_chains.heads[
+            chain_of(&self.key_chains, hash_at(self, item))]
+        while end[0] != item:
+            end = link_of(self, end[0])
+        end[0] = link_of(self, item)[0]
+        self.key_count -= 1
 
     cdef void drop_key(self, uint32_t number) noexcept:
-        cdef uint32_t* end = &self.key_chains.heads[
-            chain_of(&self.key_chains, self.keys[number].hash)]
-        while end[0] != number:
-            end = &self.keys[end[0]].chain
-        end[0] = self.keys[number].chain
+        self.unchain_key(number)
         self.keys[number].chain = self.unused_key
         self.unused_key = number
-        self.key_count -= 1
+
+    cdef void begin_alone(self, EntryId at, uint64_t hash) noexcept:
+        """Add a pending entry with a new key."""
+        cdef uint32_t number = self.add_entry(at, NONE)
+        self.entries[number].hash = hash
+        self.entries[number].parked = 0
+        self.entries[number].alone = 1
+        self.pending_count += 1
+        self.chain_key(number | ALONE, hash)
+
+    cdef uint32_t make_key(self, uint32_t number) noexcept:
+        """Make the key of an entry that is alone; return its number."""
+        cdef OrderedEntry* entry = &self.entries[number]
+        cdef uint32_t key
+        self.unchain_key(number | ALONE)
+        key = self.add_key(entry.hash)
+        entry.alone = 0
+        entry.key = key
+        entry.following = NONE
+        self.keys[key].first_pending = number
+        self.keys[key].pending = 1
+        return key
 
     cdef uint32_t add_entry(self, EntryId at, uint32_t key) noexcept:
         cdef uint32_t number = self.unused_entry
@@ -241,7 +272,8 @@ cdef class KeyOrder:
         entry.ms, entry.seq = at.ms, at.seq
         entry.key = key
         entry.following = NONE
-        if self.entry_chains.count <= self.pending_count + self.parked_count:
+        entry.alone = 0
+        if self.entry_chains.count * ITEMS_PER_CHAIN <= self.pending_count + self.parked_count:
             self.split_entries()
         chain = chain_of(&self.entry_chains, id_hash(at))
         entry.chain = self.entry_chains.heads[chain]
@@ -423,7 +455,7 @@ cdef class KeyOrder:
     cdef bint is_free(self, uint64_t hash) noexcept:
         """True if a new entry with this key may be delivered."""
         cdef uint32_t number = self.find_key(hash)
-        return number == NONE or (
+        return number == NONE or number < ALONE and (
             self.keys[number].first_parked == NONE and self.gets_more(&self.keys[number]))
 
     # ------------------------------------------------------------ changes
@@ -446,8 +478,13 @@ cdef class KeyOrder:
         if parked:
             self.parked_ids.add(at)
         key = self.find_key(hash)
+        if key == NONE and not parked and self.run == 1:
+            self.begin_alone(at, hash)
+            return 0
         if key == NONE:
             key = self.add_key(hash)
+        elif key >= ALONE:
+            key = self.make_key(key - ALONE)
         if not parked and self.keys[key].pending == 0:
             self.keys[key].read = self.reads
         self.link(self.add_entry(at, key), parked)
@@ -468,8 +505,12 @@ cdef class KeyOrder:
         cdef OrderKey* key
         if number == NONE or self.entries[number].parked != parked:
             return False
+        if self.entries[number].alone:
+            self.reserve()
         if not parked:
             self.parked_ids.add(at)
+        if self.entries[number].alone:
+            self.make_key(number)
         key = &self.keys[self.entries[number].key]
         if parked and key.pending == 0:
             key.read = self.reads
@@ -491,6 +532,11 @@ cdef class KeyOrder:
         cdef uint32_t key
         if number == NONE or self.entries[number].parked != parked:
             return False
+        if self.entries[number].alone:
+            self.unchain_key(number | ALONE)
+            self.pending_count -= 1
+            self.drop_entry(number)
+            return True
         key = self.entries[number].key
         self.unlink(number)
         self.drop_entry(number)
@@ -514,13 +560,14 @@ cdef class KeyOrder:
     cdef bint is_alone(self, EntryId at) noexcept:
         """True if no other entry of its key is pending, or if an entry has no key."""
         cdef uint32_t number = self.find_entry(at)
-        return number == NONE or self.keys[self.entries[number].key].pending <= 1
+        return number == NONE or self.entries[number].alone or (
+            self.keys[self.entries[number].key].pending <= 1)
 
     cdef uint32_t first_of_key(self, EntryId at, EntryId* first) noexcept:
         """Get the first pending entry with the key of this one, and its number; NO_ITEM if this entry has
         no key."""
         cdef uint32_t number = self.find_entry(at)
-        if number != NONE:
+        if number != NONE and not self.entries[number].alone:
             number = self.keys[self.entries[number].key].first_pending
         if number != NONE:
             first[0] = id_of(&self.entries[number])
@@ -528,7 +575,7 @@ cdef class KeyOrder:
 
     cdef uint32_t next_of_key(self, uint32_t number, EntryId* following) noexcept:
         """Get the next pending entry of the same key, and its number; NO_ITEM at the end."""
-        number = self.entries[number].following
+        number = NONE if self.entries[number].alone else self.entries[number].following
         if number != NONE:
             following[0] = id_of(&self.entries[number])
         return number
@@ -538,7 +585,7 @@ cdef class KeyOrder:
         cdef uint32_t number = self.find_entry(at)
         cdef uint32_t other
         cdef list found = []
-        if number == NONE:
+        if number == NONE or self.entries[number].alone:
             return found
         other = self.keys[self.entries[number].key].first_pending
         while other != NONE:
@@ -546,51 +593,6 @@ cdef class KeyOrder:
                 found.append((self.entries[other].ms, self.entries[other].seq))
             other = self.entries[other].following
         return found
-
-    # ------------------------------------------------------------ snapshots
-
-    cdef list ids(self, bint parked):
-        """The IDs (ms, seq) of the parked or the pending entries, key by key in ID order."""
-        cdef bytes packed = self.saved(parked)
-        cdef const char* text = packed
-        cdef uint64_t[3] numbers
-        cdef list found = []
-        cdef Py_ssize_t at
-        for at in range(0, len(packed), SAVED_BYTES):
-            memcpy(numbers, text + at, SAVED_BYTES)
-            found.append((numbers[0], numbers[1]))
-        return found
-
-    cdef bytes saved(self, bint parked):
-        """The parked or the pending entries: ms, seq and the hash of the key, key by key in ID order."""
-        cdef uint32_t count = self.parked_count if parked else self.pending_count
-        cdef bytes made = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>count * SAVED_BYTES)
-        cdef char* to = PyBytes_AS_STRING(made)
-        cdef uint64_t[3] numbers
-        cdef uint32_t chain, key, number
-        for chain in range(self.key_chains.count):
-            key = self.key_chains.heads[chain]
-            while key != NONE:
-                number = self.keys[key].first_parked if parked else self.keys[key].first_pending
-                while number != NONE:
-                    numbers = [self.entries[number].ms, self.entries[number].seq, self.keys[key].hash]
-                    memcpy(to, numbers, SAVED_BYTES)
-                    to += SAVED_BYTES
-                    number = self.entries[number].following
-                key = self.keys[key].chain
-        return made
-
-    cdef int load(self, bytes packed, bint parked) except -1:
-        """Add the entries of `saved`. ValueError if they are malformed."""
-        cdef const char* text = packed
-        cdef uint64_t[3] numbers
-        cdef Py_ssize_t at
-        if len(packed) % SAVED_BYTES:
-            raise ValueError("the keys of a group end in the middle of one")
-        for at in range(0, len(packed), SAVED_BYTES):
-            memcpy(numbers, text + at, SAVED_BYTES)
-            self.add(EntryId(numbers[0], numbers[1]), numbers[2], parked)
-        return self.next_read()
 
     cdef uint64_t size_bytes(self) noexcept:
         """The memory that it uses."""
@@ -610,3 +612,69 @@ cdef inline uint32_t parent_of(uint32_t chain) noexcept:
     while bit <= chain >> 1:
         bit <<= 1
     return chain - bit
+
+
+cdef inline uint32_t* link_of(KeyOrder keys, uint32_t item) noexcept:
+    """The place of the next item in a chain of keys."""
+    return &keys.entries[item - ALONE].key_chain if item >= ALONE else &keys.keys[item].chain
+
+
+cdef inline uint64_t hash_at(KeyOrder keys, uint32_t item) noexcept:
+    return keys.entries[item - ALONE].hash if item >= ALONE else keys.keys[item].hash
+
+
+# ---------------------------------------------------------------- snapshots
+
+cdef list key_ids(KeyOrder keys, bint parked):
+    """The IDs (ms, seq) of the parked or the pending entries, key by key in ID order."""
+    cdef bytes packed = saved_keys(keys, parked)
+    cdef const char* text = packed
+    cdef uint64_t[3] numbers
+    cdef list found = []
+    cdef Py_ssize_t at
+    for at in range(0, len(packed), SAVED_BYTES):
+        memcpy(numbers, text + at, SAVED_BYTES)
+        found.append((numbers[0], numbers[1]))
+    return found
+
+
+cdef bytes saved_keys(KeyOrder keys, bint parked):
+    """The parked or the pending entries: ms, seq and the hash of the key, key by key in ID order."""
+    cdef uint32_t count = keys.parked_count if parked else keys.pending_count
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>count * SAVED_BYTES)
+    cdef char* to = PyBytes_AS_STRING(made)
+    cdef OrderedEntry* entry
+    cdef uint64_t[3] numbers
+    cdef uint32_t chain, item, number
+    for chain in range(keys.key_chains.count):
+        item = keys.key_chains.heads[chain]
+        while item != NONE:
+            number = first_in(keys, item, parked)
+            while number != NONE:
+                entry = &keys.entries[number]
+                numbers = [entry.ms, entry.seq, hash_at(keys, item)]
+                memcpy(to, numbers, SAVED_BYTES)
+                to += SAVED_BYTES
+                number = NONE if entry.alone else entry.following
+            item = link_of(keys, item)[0]
+    return made
+
+
+cdef inline uint32_t first_in(KeyOrder keys, uint32_t item, bint parked) noexcept:
+    """The number of the first parked or pending entry of a key."""
+    if item >= ALONE:
+        return NONE if parked else item - ALONE
+    return keys.keys[item].first_parked if parked else keys.keys[item].first_pending
+
+
+cdef int load_keys(KeyOrder keys, bytes packed, bint parked) except -1:
+    """Add the entries of `saved_keys`. ValueError if they are malformed."""
+    cdef const char* text = packed
+    cdef uint64_t[3] numbers
+    cdef Py_ssize_t at
+    if len(packed) % SAVED_BYTES:
+        raise ValueError("the keys of a group end in the middle of one")
+    for at in range(0, len(packed), SAVED_BYTES):
+        memcpy(numbers, text + at, SAVED_BYTES)
+        keys.add(EntryId(numbers[0], numbers[1]), numbers[2], parked)
+    return keys.next_read()

@@ -18,7 +18,7 @@ from millstream.storage.groups.consumers cimport Details
 from millstream.storage.groups.dead_entries cimport dead_count, dead_entries
 from millstream.storage.groups.due_index cimport claimable_ms, due_ms, ends_ms, exact_min, is_before
 from millstream.storage.groups.group cimport Group, keys_of
-from millstream.storage.groups.key_order cimport KeyOrder
+from millstream.storage.groups.key_order cimport KeyOrder, key_ids, load_keys, saved_keys
 from millstream.storage.groups.managed_entries cimport ids_held_by, rounded_up, take_again
 from millstream.storage.groups.pending cimport (
     ABSENT, CHUNK_MAX, DELIVERIES_MAX, EXPIRE, IDLE, KINDS, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk,
@@ -394,7 +394,8 @@ def rounded_span(uint64_t span_ms) -> int:
 def key_entries(Group group not None) -> tuple[list, list]:
     """The IDs of the parked entries of a group, and of the pending ones with a key."""
     cdef KeyOrder keys = keys_of(group)
-    return ([], []) if keys is None else (sorted(keys.ids(True)), sorted(keys.ids(False)))
+    return ([], []) if keys is None else (
+        sorted(key_ids(keys, True)), sorted(key_ids(keys, False)))
 
 
 cdef class Keys:
@@ -446,13 +447,14 @@ cdef class Keys:
     def reload(self) -> None:
         """Replace the keys by those of their snapshot."""
         cdef KeyOrder made = KeyOrder(7, self.keys.run)
-        made.load(self.keys.saved(False), False)
-        made.load(self.keys.saved(True), True)
+        load_keys(made, saved_keys(self.keys, False), False)
+        load_keys(made, saved_keys(self.keys, True), True)
         self.keys = made
 
     def content(self) -> tuple[list, list]:
         """The sorted numbers of the pending and of the parked entries."""
-        return (sorted([ms for ms, _ in self.keys.ids(False)]), sorted([ms for ms, _ in self.keys.ids(True)]))
+        return (sorted([ms for ms, _ in key_ids(self.keys, False)]),
+                sorted([ms for ms, _ in key_ids(self.keys, True)]))
 
 
 def key_hash(bytes text not None, uint64_t seed) -> int:
