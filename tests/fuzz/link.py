@@ -8,7 +8,8 @@ Whatever the bytes are, these hold:
 3. a restart finds the same keys, and a position with no effects after it;
 4. the size of the pieces in which the bytes arrive does not matter;
 5. a cut link that continues at the position leads to the same keys: commands are applied once;
-6. the position is within what was sent.
+6. the position is within what was sent;
+7. a link that has ended comes back, or says why not.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def check(data: bytes, random: Random) -> None:
     pieces = FollowingServer(random).deliver(data, random.choice((1, 3, 17, 500, 4096)))
     assert (pieces.contents(), pieces.error) == (found, whole.error)
     if not whole.is_up:
+        assert pieces.asks_again, pieces.error
         return
     following = whole.following
     assert following is not None

@@ -199,6 +199,14 @@ class FollowingServer:
         return following is not None and following.is_open and self._connection is not None
 
     @property
+    def asks_again(self) -> bool:
+        """True if a link that was cut is there again, or stays down for a reason that is shown."""
+        self.cut_off()
+        link = self._node.replication.link
+        is_halted = link is not None and link.redis is not None and link.redis.is_halted
+        return self._connection is not None or (is_halted and self.error != "")
+
+    @property
     def error(self) -> str:
         return self._node.replication.totals.last_error
 
