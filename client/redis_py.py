@@ -23,6 +23,14 @@ from millstream.client.core.steps import Command
 from millstream.client.core.words import word_bytes
 from millstream.client.errors import InvalidStream, refusal
 from millstream.client.packing import packed_command
+from millstream.server_url import split_url
+
+
+def check_url(url: Any) -> None:
+    """redis-py's own error would contain a part of the password."""
+    if not isinstance(url, str):
+        raise ValueError(f"url must be text, such as redis://localhost:6455, not {url!r}")
+    split_url(url)
 
 
 def options(retry: Callable[..., Any], timeout: float, given: dict[str, Any]) -> dict[str, Any]:

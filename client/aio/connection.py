@@ -39,7 +39,6 @@ from millstream.client.core.words import check_length, text
 from millstream.client.errors import Sealed, refusal
 from millstream.client.queued import QueuedCommands
 from millstream.client.records import T
-from millstream.server_url import split_url
 
 
 @overload
@@ -73,7 +72,7 @@ def connect(
     True
     """
     options = redis_py.options(Retry, timeout, redis_options)
-    split_url(url)  # redis-py's own error would contain a part of the password
+    redis_py.check_url(url)
     client: Any = Millstream.from_url(url, **options)
     return client  # type: ignore[no-any-return]
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections import deque
 from typing import Any
 
@@ -15,6 +14,7 @@ from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
 from millstream.client.aio.interruptible import make_interruptible
+from millstream.client.core.sharing import error_of_its_own
 from millstream.client.core.steps import Answer, Ask
 
 SHARED = "_shared_connection"
@@ -38,7 +38,7 @@ class Request:
         """Each task gets an exception of its own: raising one changes it."""
         if not isinstance(error, Exception):  # the task that reads was cancelled
             error = RedisConnectionError("the connection was closed before the server replied")
-        self.settle(Answer(self.ask, error=copy.copy(error)))
+        self.settle(Answer(self.ask, error=error_of_its_own(error)))
 
 
 class SharedConnection:

@@ -146,8 +146,8 @@ class Repeater:
         may_repeat: Callable[[float], Steps[bool]] | None = None,
     ) -> Steps[R]:
         """The attempt, until it does not end with a lost reply; the last error is raised. No
-        attempt begins after the time for repeats, or if `may_repeat` is false, which is given the
-        seconds since the first attempt."""
+        attempt begins after the time for repeats, except for the time that `may_repeat` takes, or
+        if it is false. It is given the time of the first attempt."""
         begun_s = self._now()
         until_s = begun_s + self._for_s
         pause_s = FIRST_S
@@ -156,7 +156,7 @@ class Repeater:
             try:
                 if failed is None or may_repeat is None:
                     return (yield from attempt())
-                allowed = yield from may_repeat(self._now() - begun_s)
+                allowed = yield from may_repeat(begun_s)
                 if allowed:
                     return (yield from attempt())
             except Exception as error:

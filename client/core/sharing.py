@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from millstream.client.core.steps import Ask
 from millstream.client.core.words import LONG_BYTES, is_long
 
@@ -17,3 +19,12 @@ def may_share(ask: Ask) -> bool:
         if is_long(command.words) if packed is None else len(packed) > LONG_BYTES:
             return False
     return True
+
+
+def error_of_its_own(error: Exception) -> Exception:
+    """The error of a connection for one of its requests: raising one changes it. An error that
+    cannot be copied, as a credential provider may raise, is the same for all."""
+    try:
+        return copy.copy(error)
+    except Exception:
+        return error

@@ -148,7 +148,14 @@ def where_words(where: Sequence[Condition]) -> list[Word]:
 
 def is_long(words: Sequence[Any]) -> bool:
     """True if a word of a command may be above proto-max-bulk-len."""
-    return any(isinstance(word, (str, bytes)) and len(word) * 4 > LONG_BYTES for word in words)
+    return any(_most_bytes(word) > LONG_BYTES for word in words)
+
+
+def _most_bytes(word: Any) -> int:
+    """Not above four times its length; 0 for a number."""
+    if isinstance(word, (str, bytes)):
+        return len(word) * 4
+    return word.nbytes if isinstance(word, memoryview) else 0
 
 
 def check_length(words: Sequence[Any], limits: Mapping[Any, Any]) -> None:
@@ -158,7 +165,9 @@ def check_length(words: Sequence[Any], limits: Mapping[Any, Any]) -> None:
     for before, word in pairwise(words):
         if isinstance(word, str):
             word = word.encode("utf-8", "surrogateescape")
-        size = len(word) if isinstance(word, bytes) else 0
+        size = word.nbytes if isinstance(word, memoryview) else 0
+        if isinstance(word, bytes):
+            size = len(word)
         if limit is not None and size > limit:
             shown = before if isinstance(before, (str, bytes)) and len(before) < 100 else "..."
             raise InvalidFields(

@@ -180,10 +180,11 @@ class WriterState:
             return self._duration_s
         return duration_s
 
-    def _recognizes(self, after_s: float) -> Steps[bool]:
-        """True if the stream recognizes an append that was sent so long ago. One that does not
-        exist has no entry that could be doubled."""
+    def _recognizes(self, begun_s: float) -> Steps[bool]:
+        """True if the stream recognizes an append that was first sent then. One that does not exist
+        has no entry that could be doubled."""
         duration_s = yield from self._ask_duration_s()
+        after_s = self._now() - begun_s  # a server that hung may have taken its time
         if duration_s is None or after_s < duration_s - min(1.0, duration_s / 2):
             return True
         log.warning(

@@ -40,7 +40,6 @@ from millstream.client.threads.schedules import scheduled as scheduled_entries
 from millstream.client.threads.stream import stream as new_stream
 from millstream.client.threads.worker import worker as new_worker
 from millstream.client.threads.writer import writer as new_writer
-from millstream.server_url import split_url
 
 
 @overload
@@ -74,7 +73,7 @@ def connect(
     True
     """
     options = redis_py.options(Retry, timeout, redis_options)
-    split_url(url)  # redis-py's own error would contain a part of the password
+    redis_py.check_url(url)
     client: Any = Millstream.from_url(url, **options)
     return client  # type: ignore[no-any-return]
 

@@ -27,7 +27,7 @@ WAIT_MAX_S = 3600.0
 """The core waits again. The system cannot wait for any length of time."""
 CLOSED = "the object was closed while a call waited for the server"
 SHARED = "_connections_of_writers"
-"""The attribute of a client with its Connections."""
+"""The attribute of a client with its Connections, by process: a child has its own."""
 
 
 class Connections:
@@ -35,7 +35,6 @@ class Connections:
 
     def __init__(self) -> None:
         self._idle: dict[Any, Any] = {}
-        self._process = os.getpid()
         self._writers: WeakSet[Lanes] | None = None
         """Those that share it."""
         self.of_threads: SharedConnection | None = None
@@ -44,15 +43,18 @@ class Connections:
     def shared(cls, client: Any) -> Connections:
         """The connections of all writers of a client. The requests of its threads follow each other
         on one of them; those of the main thread, and long ones, take another one meanwhile."""
-        found: Connections | None = getattr(client, SHARED, None)
-        if found is not None and found._process != os.getpid():  # it is the parent's
-            found._idle.clear()
-            found = None
+        by_process: dict[int, Connections] = vars(client).setdefault(SHARED, {})
+        process = os.getpid()
+        found = by_process.get(process)
         if found is None:
-            found = cls()
-            found._writers = WeakSet()
-            found.of_threads = SharedConnection(found)
-            setattr(client, SHARED, found)
+            made = cls()
+            made._writers = WeakSet()
+            made.of_threads = SharedConnection(made)
+            found = by_process.setdefault(process, made)  # another thread may be first
+            for number in [number for number in list(by_process) if number != process]:
+                parent = by_process.pop(number, None)
+                if parent is not None:
+                    parent._idle.clear()
         return found
 
     def join(self, writer: Lanes) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import select
 import threading
 import time
@@ -16,6 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from millstream.client import redis_py
+from millstream.client.core.sharing import error_of_its_own
 from millstream.client.core.steps import Answer, Ask
 
 ANSWERS = (RedisError, UnicodeError)
@@ -119,7 +119,7 @@ class SharedConnection:
         lock: if a connection could not be made since then, this one would not be either."""
         if self._loan is None:
             if self._failed != failed:
-                request.settle(Answer(request.ask, error=copy.copy(self._failures[0])))
+                request.settle(Answer(request.ask, error=error_of_its_own(self._failures[0])))
                 return False
             loan = Loan(request.ask.server.client)
             try:
@@ -134,7 +134,7 @@ class SharedConnection:
         connection = self._loan.connection
         try:
             packed = redis_py.pack(connection, request.ask.commands)
-        except ANSWERS as error:
+        except Exception as error:  # also one of Python, as for a number of too many digits
             request.settle(Answer(request.ask, error=error))
             self._end_if_idle()
             return False
@@ -155,7 +155,7 @@ class SharedConnection:
         while self._sent:
             request = self._sent.popleft()
             # Each thread gets an exception of its own: raising one changes it.
-            request.settle(Answer(request.ask, error=copy.copy(error)))
+            request.settle(Answer(request.ask, error=error_of_its_own(error)))
 
     def _end_if_idle(self) -> None:
         loan = self._loan

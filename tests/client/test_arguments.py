@@ -36,6 +36,12 @@ def other_api(api: Api) -> Any:
     return aio.connect() if api.name == "sync" else sync_client.connect()
 
 
+@pytest.mark.parametrize("url", [6455, None, b"redis://localhost"])
+def test_a_url_that_is_not_text_is_named(api: Api, url: Any) -> None:
+    with pytest.raises(ValueError, match="url must be text"):
+        api.connect(url)
+
+
 @pytest.mark.parametrize("kind", ["text", "other"])
 def test_a_client_of_a_shard_is_a_connection_of_the_same_api(api: Api, ms: Any, kind: str) -> None:
     wrong = "redis://localhost:1" if kind == "text" else other_api(api)

@@ -23,7 +23,8 @@ from millstream.client import (
     ReservationLost,
 )
 from millstream.client.core.repeating import Repeater
-from millstream.client.core.steps import Sleep, Steps
+from millstream.client.core.steps import Call, Sleep, Steps
+from millstream.client.core.writing import WriterState
 
 # ---------------------------------------------------------------- appending
 
@@ -118,6 +119,26 @@ def test_no_attempt_begins_after_the_time_for_repeats() -> None:
             assert isinstance(step, Sleep)
             now_s += step.seconds
     assert begun[-1] == max(begun) == 10.0
+
+
+def test_a_question_that_takes_long_ends_the_repeats() -> None:
+    """The server may have forgotten the append while it did not answer."""
+    now_s = 0.0
+    writing = WriterState("s", "w", "own", 30, 98, lambda: now_s, None)
+    steps = writing.append({"n": 1})
+    next(steps)
+    step = steps.send(100)  # seconds, for which the stream recognizes a repeat
+    assert isinstance(step, Call)
+    assert step.command.words[0] == "XADD"
+    now_s = 97.9
+    assert isinstance(steps.throw(redis.TimeoutError("lost")), Sleep)
+    now_s = 97.95
+    step = steps.send(None)
+    assert isinstance(step, Call)
+    assert step.command.words[0] != "XADD"
+    now_s = 102.0
+    with pytest.raises(redis.TimeoutError):
+        steps.send(100)
 
 
 def test_writers_of_one_name_do_not_mistake_each_others_appends(ms: Any) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from redis.credentials import CredentialProvider
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from tests.client.apis import Api
 from tests.client.conftest import url_of
@@ -25,7 +26,9 @@ from millstream.client.core.requests import command
 from millstream.client.core.servers import ServerState
 from millstream.client.core.sharing import may_share
 from millstream.client.core.steps import Answer, Ask
+from millstream.client.threads import lanes
 from millstream.client.threads.lanes import Connections
+from millstream.client.threads.shared_connection import SharedConnection as OfThreads
 
 NAME = "many-writers"
 
@@ -337,3 +340,73 @@ def test_a_writer_made_after_a_fork_has_its_own_connection(server: Server) -> No
         assert os.waitpid(child, 0)[1] == 0
         writer.append({"n": 3})
         assert sorted(record["n"] for record in many.trange("s")) == ["1", "2", "3"]
+
+
+# ---------------------------------------------------------------- what is not usual
+
+
+def test_threads_that_begin_together_share_a_connection(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Barrier(2)
+
+    class Late(OfThreads):
+        def __init__(self, lender: Any) -> None:
+            begun.wait(30)
+            super().__init__(lender)
+
+    monkeypatch.setattr(lanes, "SharedConnection", Late)
+    with connect(url_of(server)) as ms, ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: Connections.shared(ms), range(2))
+        assert one is other
+
+
+class NoPassword(Exception):
+    """An error that cannot be copied: its arguments are not those of its text."""
+
+    def __init__(self, service: str, code: int) -> None:
+        super().__init__(f"{service} replied {code}")
+
+
+class Vault(CredentialProvider):
+    def get_credentials(self) -> Any:
+        raise NoPassword("vault", 503)
+
+    async def get_credentials_async(self) -> Any:
+        raise NoPassword("vault", 503)
+
+
+def test_an_error_that_has_no_copy_ends_all_requests(server: Server) -> None:
+    async def main() -> list[Any]:
+        async with aio.connect(url_of(server), credential_provider=Vault()) as ms:
+            writers = [ms.writer("s", f"w{n}", retry_for=0.1) for n in range(3)]
+            appends = [writer.append({"n": 1}) for writer in writers]
+            async with asyncio.timeout(30):
+                return await asyncio.gather(*appends, return_exceptions=True)
+
+    errors = asyncio.run(main())
+    assert [str(error) for error in errors] == ["vault replied 503"] * 3
+
+
+def test_a_number_of_too_many_digits_keeps_no_connection(server: Server) -> None:
+    with (
+        connect(url_of(server), max_connections=1) as ms,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with ms.writer("s", "w") as writer, pytest.raises(ValueError, match="digits"):
+            pool.submit(writer.append, {"n": 10**5000}).result()
+        assert ms.xlen("s") == 0  # the pool has its only connection again
+
+
+def test_a_long_memoryview_is_named(api: Api, new_server: Callable[..., Server]) -> None:
+    ms = api.connect(url_of(new_server().start()))
+    ms.config_set("proto-max-bulk-len", 2**20)
+    long = memoryview(bytes(2**20 + 1))
+    with ms.writer("s", "w") as writer, ms.producer("s", "p") as producer:
+        with pytest.raises(ValueError, match="proto-max-bulk-len"):
+            writer.append({"n": long})
+        assert writer.metrics()["repeats"] == 0
+        with pytest.raises(ValueError, match="proto-max-bulk-len"):
+            producer.append({"n": long}).result(30)
+        with suppress(ValueError):
+            producer.flush()
