@@ -27,6 +27,7 @@ from millstream.client.core.values import Values
 from millstream.client.core.words import Key
 from millstream.client.errors import MillstreamError
 from millstream.client.events import Event, Gap
+from millstream.client.guards import OneAtATime
 from millstream.client.ids import ID
 from millstream.client.records import Record, T, V
 from millstream.client.redis_py import check_client
@@ -70,11 +71,16 @@ class Stream(Reader[V]):
         self._runner.process.in_child(self._follower.close)
         self._start = positions.parse(position)
         self._opened = False
+        self._opening = OneAtATime()
 
     async def _open(self) -> Self:
         if not self._opened:
-            await self._begin(self._start)
-            self._opened = True
+            ticket = object()
+            try:
+                self._opening.begin(ticket)  # twice at the same time would move the stream back
+                await self._begin(self._start)
+            finally:
+                self._opening.end(ticket)
         return self
 
     def of(self, kind: type[A] | Codec[A], *, dead_letter: Key | None = None) -> Stream[A]:
@@ -158,7 +164,6 @@ class Stream(Reader[V]):
         '1'
         """
         await self._begin(positions.parse(position))
-        self._opened = True
 
     async def seek(self, position: Position) -> None:
         """The same as `move_to`.
@@ -171,6 +176,7 @@ class Stream(Reader[V]):
     async def _begin(self, start: positions.Start) -> None:
         creates = self._create and not isinstance(start, Token)
         await self._run(self._follower.open(self._shards, start, creates))
+        self._opened = True
 
     async def heartbeat(self) -> None:
         """Let the places of idle shards advance, and notice new children of sealed shards, while

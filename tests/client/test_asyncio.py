@@ -55,6 +55,21 @@ def test_close_ends_a_request_that_ignores_one_cancellation(
     run(main())
 
 
+def test_tasks_that_open_a_stream_together_get_no_record_twice(run: Any, server: Server) -> None:
+    async def main() -> None:
+        async with aio.connect(url_of(server)) as ms:
+            ids = [await ms.tappend("s", {"n": n}) for n in range(5)]
+            stream = ms.stream("s", "earliest", end="latest")
+            reads = [stream.read(timeout=10) for _ in range(3)]
+            found = await asyncio.gather(*reads, return_exceptions=True)
+            assert sum(isinstance(one, MillstreamError) for one in found) == 2
+            read = [one.id for one in found if not isinstance(one, BaseException)]  # type: ignore[union-attr]
+            assert read + [record.id async for record in stream] == ids
+            await stream.close()
+
+    run(main())
+
+
 def test_cancelled_reads_lose_nothing(run: Any, server: Server) -> None:
     async def main() -> None:
         async with aio.connect(url_of(server)) as ms:
