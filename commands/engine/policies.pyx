@@ -49,6 +49,8 @@ cdef enum:
     # The number of entries after a held one that are checked after a command, and by the timer.
     STEPS_AT_ONCE = 256
     STEPS_MAX = 50000
+    # The number of entries of settled blocks that one turn deletes by their IDs.
+    NAMED_AT_ONCE = 5000
 
 
 cdef int keep_policy_after_append(Context ctx, bytes key, Stream stream) except -1:
@@ -269,6 +271,29 @@ cdef int delete_settled(Context ctx, bytes key, Stream stream, list ids) except 
         <uint64_t>len(ids))
 
 
+cdef int delete_runs(Context ctx, bytes key, Stream stream, list runs) except -1:
+    cdef uint64_t first_ms, first_seq, last_ms, last_seq
+    if runs:
+        record_passes(ctx, key, stream)
+    for first_ms, first_seq, last_ms, last_seq in runs:
+        count = delete_between(stream, EntryId(first_ms, first_seq), EntryId(last_ms, last_seq))
+        ctx.change((XDELRANGE, key, bytes(make_id(first_ms, first_seq, False)),
+                    bytes(make_id(last_ms, last_seq, False))), b"xdel", count)
+    return 0
+
+
+cdef bint delete_named(Context ctx, bytes key, Stream stream, list runs) except -1:
+    """Delete entries of runs of blocks by their IDs; True if others are left for the next turn."""
+    cdef uint64_t before = stream.length
+    cdef list ids = []
+    for first_ms, first_seq, last_ms, last_seq in runs:
+        if len(ids) < NAMED_AT_ONCE:
+            ids += [(ms, seq) for ms, seq, _ in stream.range(
+                first_ms, first_seq, (last_ms, last_seq), NAMED_AT_ONCE - len(ids))]
+    delete_settled(ctx, key, stream, ids)
+    return len(ids) == NAMED_AT_ONCE and stream.length < before
+
+
 cdef int schedule_sweep(Context ctx, bytes key, Stream stream) except -1:
     cdef RetentionPolicy policy = stream.policy
     cdef uint64_t moment_ms = ctx.now_ms + SWEEP_AFTER_MS
@@ -285,7 +310,6 @@ cdef uint32_t sweep(Context ctx, bytes key, Stream stream) except? 0xffffffff:
     cdef RetentionPolicy policy = stream.policy
     cdef Limits limits = limits_of(policy)
     cdef EntryId held, next_block
-    cdef uint64_t first_ms, first_seq, last_ms, last_seq
     cdef bint more = False
     cdef list runs
     policy.sweep_due = False
@@ -298,14 +322,14 @@ cdef uint32_t sweep(Context ctx, bytes key, Stream stream) except? 0xffffffff:
         delete_singles(ctx, key, stream, STEPS_MAX)
     runs = settled_runs(stream, NULL if policy.evict == EVICT_DONE else &limits, ctx.now_ms, held,
                         &next_block, &more)
-    if not ctx.effects.has_room(len(runs) * <Py_ssize_t>(EFFECT_BYTES + len(key) + 2 * ID_WORD_BYTES)):
+    if runs and ctx.keyspace.names_deleted:
+        if delete_named(ctx, key, stream, runs):
+            next_block = EntryId(0, 0)
+            more = True
+    elif not ctx.effects.has_room(len(runs) * <Py_ssize_t>(EFFECT_BYTES + len(key) + 2 * ID_WORD_BYTES)):
         return 0
-    if runs:
-        record_passes(ctx, key, stream)
-    for first_ms, first_seq, last_ms, last_seq in runs:
-        count = delete_between(stream, EntryId(first_ms, first_seq), EntryId(last_ms, last_seq))
-        ctx.change((XDELRANGE, key, bytes(make_id(first_ms, first_seq, False)),
-                    bytes(make_id(last_ms, last_seq, False))), b"xdel", count)
+    else:
+        delete_runs(ctx, key, stream, runs)
     if more:
         schedule_sweep(ctx, key, stream)
         policy.sweep_from = next_block

@@ -26,6 +26,7 @@ from millstream.server.replication.redis_stream import CommandStream, Mark
 log = logging.getLogger("millstream.replication")
 
 _PIECE_BYTES = 256 << 10
+_MARKS_MAX = 10_000  # ends of frames that are not acknowledged; a Redis answers every second
 
 
 class Wanted(NamedTuple):
@@ -37,6 +38,12 @@ class Wanted(NamedTuple):
     with_keys: bool
     uses_psync: bool
     stays: bool
+
+    @property
+    def error_code(self) -> str:
+        """A Redis asks again with PSYNC after the first one. After another one it would send SYNC,
+        and a link that began with SYNC has no acknowledgements and no partial sync."""
+        return "NOMASTERLINK" if self.uses_psync and self.stays else "ERR"
 
 
 @dataclass(eq=False)
@@ -60,7 +67,7 @@ class RedisFeed:
         self._spool_begin = 0
         self.acked = Mark(0, 0, 0)
         self.acked_ms = self.machine.steady_clock()
-        self._marks: deque[Mark] = deque()
+        self._marks: deque[Mark] = deque(maxlen=_MARKS_MAX)
         self._end = Mark(0, 0, 0)  # of the commands that this feed has
         self.begin_offset = 0  # the RDB has everything up to it
         self._skipped_bytes = 0  # of the spool, before the moment of the RDB
@@ -94,7 +101,7 @@ class RedisFeed:
         """Answer with an error instead of data."""
         if not self.client.closed:
             log.warning("%s gets no data: %s", self.address, sentence)
-            self.client.transmit(b"-ERR " + sentence.encode() + b"\r\n")
+            self.client.transmit(f"-{self.wanted.error_code} {sentence}\r\n".encode())
             self.client.close(after_reply=True)
         self.on_end(self.client)
 
@@ -113,15 +120,18 @@ class RedisFeed:
             self.worker.submit(rdb.close)
 
     def tick_second(self, timeout_ms: int) -> None:
-        """Keep the connection alive, and end it if the client reads nothing for this time."""
+        """Keep the connection alive, and end it if the client reads nothing for this time. While a
+        Redis loads an RDB it reads nothing and acknowledges nothing, but sends empty lines."""
         if self.state in ("handshake", "wait_bgsave"):
             self._send(b"\n")
         now_ms, unread_bytes = self.machine.steady_clock(), self.client.output_bytes
+        heard_ms = self.client.last_active_ms
         if not unread_bytes or unread_bytes != self._unread_bytes:
             self._unread_bytes, self._progress_ms = unread_bytes, now_ms
-        elif now_ms - self._progress_ms > timeout_ms:
+        elif now_ms - max(self._progress_ms, heard_ms) > timeout_ms:
             self.drop(f"it has read nothing for {timeout_ms // 1000} seconds")
-        if self.is_online and self.wanted.uses_psync and now_ms - self.acked_ms > timeout_ms:
+        acknowledges = self.is_online and self.wanted.uses_psync
+        if acknowledges and now_ms - max(self.acked_ms, heard_ms) > timeout_ms:
             self.drop(f"no data was received from it for {timeout_ms // 1000} seconds")
 
     def _send(self, data: bytes) -> None:

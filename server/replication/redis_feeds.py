@@ -36,12 +36,12 @@ from millstream.storage.files.disk import File, SystemFile
 
 log = logging.getLogger("millstream.replication")
 
-FEEDS_MAX = 8  # at once: each needs space on the disk
+FEEDS_MAX = 8  # full syncs at once: each needs space on the disk
 _AGAIN_S = 0.1
 _DURABLE_S = 0.005
 _NICENESS = 5
 _REPLACED = "the data of this server is being replaced by that of its primary: try again later"
-_PING_S = 10  # of silence, after which the stream gets a PING
+_PING_S = 1  # of silence, after which the stream gets a PING: no repl-timeout is shorter
 _GETACK = request((b"REPLCONF", b"GETACK", b"*"))
 _PING = request((b"PING",))
 _VALKEY = 9  # versions from this one on are Valkey's
@@ -117,24 +117,31 @@ class RedisFeeds:
     def _check(self, client: Any, wanted: Wanted) -> None:
         if client.feed is not None:
             raise CommandError("ERR this connection has a backup or is the link of a replica")
-        if len(self.by_client) >= FEEDS_MAX:
-            raise CommandError(f"ERR {FEEDS_MAX} full syncs are under way already: try again later")
+        reason = self._why_impossible(wanted)
+        if reason:
+            raise CommandError(f"{wanted.error_code} {reason}")
+
+    def _why_impossible(self, wanted: Wanted) -> str:
+        """Why nothing can be sent now; "" if it can."""
+        if sum(not feed.is_online for feed in self) >= FEEDS_MAX:
+            return f"{FEEDS_MAX} full syncs are under way already: try again later"
         if self.persistence.snapshots.suspended:
-            raise CommandError(f"ERR {_REPLACED}")
+            return _REPLACED
         if not wanted.stays:
-            return
+            return ""
         if self.standing.is_replica:
-            raise CommandError(
-                "ERR this server is a replica, and only a primary sends commands to a Redis: follow"
+            return (
+                "this server is a replica, and only a primary sends commands to a Redis: follow"
                 " its primary. A program that wants an RDB sends REPLCONF rdb-only 1 before"
             )
         if not self.persistence.appendonly:
-            raise CommandError(
-                "ERR this server has appendonly off: it needs a journal to feed replicas. A program"
+            return (
+                "this server has appendonly off: it needs a journal to feed replicas. A program"
                 " that wants an RDB sends REPLCONF rdb-only 1 before"
             )
         if not self.persistence.commits.works:
-            raise CommandError("ERR the journal of this server is not working")
+            return "the journal of this server is not working"
+        return ""
 
     def _answer(self, feed: RedisFeed, position: tuple[bytes, int] | None) -> None:
         if feed.is_over:
@@ -219,6 +226,7 @@ class RedisFeeds:
             self._translation.database = -1
             self._used_ms = self._sent_ms = self.machine.steady_clock()
             commits.keep_frames(self._keep, "redis")
+            self.executor.keyspace.names_deleted = True
 
     def end_stream(self, reason: str) -> None:
         """End the stream and the links that need it: the frames of this server have changed."""
@@ -227,6 +235,7 @@ class RedisFeeds:
         self.stream = None
         self._ends.clear()
         self.persistence.commits.keep_frames(None, "redis")
+        self.executor.keyspace.names_deleted = False
         for feed in self.staying:
             feed.drop(reason)
 

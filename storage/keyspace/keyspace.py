@@ -66,7 +66,8 @@ class Keyspace(KeyspaceCore):
     a key got an expiry, or that `retention_schedule` got a stream to check for trimming, or
     `firing_schedule` one with scheduled entries. `deferred` has the (db, key, name) of groups whose
     time came while deletions were not allowed. `clustered` is true in a node of a cluster, which
-    uses only database 0.
+    uses only database 0. While `names_deleted` is true, effects name each entry that is deleted: a
+    Redis that follows has no command that deletes a range.
     """
 
     databases: list[Database]
@@ -83,6 +84,7 @@ class Keyspace(KeyspaceCore):
             node_entries, node_bytes, RetentionSchedule(), RetentionSchedule(page_ms=FIRING_PAGE_MS)
         )
         self.clustered = clustered
+        self.names_deleted = False
         self.idmp_duration_s = DURATION_S
         self.idmp_maxsize = MAXSIZE
         self.producers_max = PRODUCERS_MAX

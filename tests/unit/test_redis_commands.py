@@ -3,6 +3,8 @@ data. Another server of this kind runs them in place of a Redis."""
 
 from __future__ import annotations
 
+import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,8 @@ from millstream.server.replication.redis_commands import (
     WHOLE,
     Translation,
 )
+from millstream.server.replication.redis_feed import RedisFeed, Wanted
+from millstream.server.replication.redis_stream import Mark
 from millstream.storage.dump.digests import GroupRow, group_row, stream_digest
 from millstream.storage.groups.group import Group
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -160,3 +164,56 @@ def test_a_repeated_delivery_of_a_deleted_entry_keeps_it_pending() -> None:
     assert pair.follower.group().pending.has(1, 1)
     pair.change([("XNACK", "s", "g", "SILENT", "IDS", 1, "1-1")])
     pair.assert_same()
+
+
+def test_a_sweep_names_the_entries_that_it_deletes() -> None:
+    """Redis cannot delete a range; the stream as a whole may be as large as the memory."""
+    pair = Pair()
+    pair.server.keyspace.names_deleted = True
+    pair.change([("XADD", "s", f"{i}-1", "field", "v" * 50) for i in range(1, 6501)])
+    for line in (
+        "XGROUP CREATE s g 0", "XREADGROUP GROUP g ann COUNT 6500 STREAMS s >",
+        "TPOLICY s EVICT DONE",
+    ):  # fmt: skip
+        pair.change([tuple(line.split())])
+    pair.change([("XACK", "s", "g", *(f"{i}-1" for i in range(2, 6500)))])
+    stream = pair.server.stream()
+    for _ in range(10):
+        pair.server.wait_ms(500)
+        assert not [data for data in pair.journal.commands if b"RESTORE" in data]
+        pair.follow()
+    assert stream.length < 400
+    pair.assert_same()
+
+
+class _Client:
+    """A connection that only counts what it is sent."""
+
+    id, address, feed, closed, paused, output_bytes = 1, "127.0.0.1:1", None, False, False, 0
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+
+    def transmit(self, data: bytes) -> None:
+        self.sent_bytes += len(data)
+
+
+def test_a_link_without_acknowledgements_needs_no_memory() -> None:
+    """After SYNC, which `redis-cli --replica` sends, nothing is ever acknowledged."""
+    machine: Any = SimpleNamespace(steady_clock=lambda: 0)
+    worker: Any = None
+    wanted = Wanted("7.0", with_keys=True, uses_psync=False, stays=True)
+    client = _Client()
+    feed = RedisFeed(machine, worker, client, "host", 1, wanted, lambda client: None)
+    feed.go_online(Mark(0, 0, 0))
+    tracemalloc.start()
+    try:
+        for number in range(1, 100_000):
+            feed.take(b"command", Mark(number * 7, number, number))
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert client.sent_bytes == 7 * 99_999
+    assert kept_bytes < 3_000_000
+    feed.acknowledge(7 * 99_999)
+    assert feed.acked.seq == 99_999

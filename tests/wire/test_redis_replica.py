@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from tests.support.server import Server
 from tests.support.waiting import wait_until
 from tests.wire.test_following_redis import change_everything
 from tests.wire.test_import import fill
+
+from millstream.server.replication.redis_feeds import FEEDS_MAX
 
 
 @pytest.fixture
@@ -84,13 +88,62 @@ def test_it_follows_under_load_with_cuts(primary: Server, redis: Server, proxy: 
     assert_same(primary, redis)
 
 
+def test_it_asks_with_psync_until_the_journal_works(primary: Server, redis: Server) -> None:
+    """After SYNC, it would acknowledge nothing: WAIT would never count it."""
+    with primary.client() as ours, redis.client() as theirs:
+        wait_until(lambda: is_even(ours, theirs), what="the full sync")
+        ours.call("CONFIG", "SET", "appendonly", "no")
+        wait_until(lambda: "NOMASTERLINK" in redis.log, what="a refusal")
+        ours.call("CONFIG", "SET", "appendonly", "yes")
+        ours.call("XADD", "s", "1-1", "a", "b")
+    assert_same(primary, redis)
+    assert "Retrying with SYNC" not in redis.log
+
+
+def test_it_may_load_for_longer_than_the_timeout(
+    new_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    """While it loads, it acknowledges nothing."""
+    primary = new_server("primary", {"repl-timeout": "1"}).start()
+    with primary.client() as ours:
+        for number in range(20):
+            ours.call("SET", f"key{number}", os.urandom(1 << 20))
+        redis = new_redis(tmp_path / "redis", primary.port)
+        redis.directives["key-load-delay"] = "200000"
+        try:
+            redis.start()
+            assert_same(primary, redis)
+            assert int(ours.info("stats")["sync_full"]) == 1
+            assert "no data was received" not in primary.log
+        finally:
+            redis.kill()
+
+
+def test_many_may_follow(primary: Server) -> None:
+    """Only full syncs are limited."""
+    with ExitStack() as links:
+        for number in range(FEEDS_MAX + 2):
+            link = links.enter_context(primary.client())
+            with primary.client() as client:
+                mine = client.info("replication")
+            link.send("PSYNC", mine.get("redis_replid", "?"), 1 if number else -1)
+            wait_until(lambda n=number: online(primary) == n + 1, what="the link")  # type: ignore[misc]
+
+
+def online(primary: Server) -> int:
+    with primary.client() as client:
+        lines = client.info("replication").items()
+    return sum(name.startswith("redis_replica") and "state=online" in text for name, text in lines)
+
+
 def test_a_redis_needs_a_journal_here(server: Server) -> None:
     with server.client() as client:
         client.call("CONFIG", "SET", "appendonly", "no")
         try:
             reply = client.call("PSYNC", "?", "-1")
             assert isinstance(reply, Error)
-            assert "appendonly off" in reply.text
+            assert reply.text.startswith("NOMASTERLINK this server has appendonly off")
+            assert client.call("SYNC").text.startswith("ERR this server has appendonly off")
         finally:
             client.call("CONFIG", "SET", "appendonly", "yes")
 
@@ -101,7 +154,9 @@ def test_a_replica_sends_no_commands(new_server: Callable[..., Server], server: 
         wait_until(
             lambda: client.info("replication")["master_link_status"] == "up", what="the link"
         )
-        assert "only a primary sends commands" in client.call("PSYNC", "?", "-1").text
+        reply = client.call("PSYNC", "?", "-1")
+        assert "only a primary sends commands" in reply.text
+        assert reply.text.startswith("NOMASTERLINK ")  # or the Redis sends SYNC
         client.call("REPLCONF", "rdb-only", 1)
         client.send("SYNC")
         assert b"$" in client.read_to_end()
