@@ -197,6 +197,7 @@ class Deliveries:
         """Decode the first record in the buffer. Bad ones before it become dead letters, which are
         acknowledged, or raise their error and stay pending."""
         while self._buffer and (just_fetched or self._now() < self._due_s):
+            first = self._buffer[0]
             try:
                 good = yield from values.admit(self._buffer)
             except InvalidRecord:
@@ -204,8 +205,9 @@ class Deliveries:
                 raise
             if good:
                 return
-            yield from self.ack([self._buffer[0].id])
-            self._pop()
+            yield from self.ack([first.id])
+            if self._buffer and self._buffer[0] is first:  # no other task has passed it over
+                self._pop()
 
     def _find_again(self) -> Steps[None]:
         """The group does not exist any more: find out where it has to begin."""

@@ -213,12 +213,14 @@ class Follower:
     def _admit(self, values: Values, shard: ShardState) -> Steps[bool]:
         """Decode the next record. A bad one is passed over once it is a dead letter, and by the
         call that raises its error."""
+        first = shard.buffer[0]
         try:
             good = yield from values.admit(shard.buffer)
         except InvalidRecord:
             self._hand_out(shard)
             raise
-        if not good:
+        # Another task may have passed over the record during the copy.
+        if not good and shard.buffer and shard.buffer[0] is first:
             self._hand_out(shard)
         return good
 

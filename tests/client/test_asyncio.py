@@ -70,6 +70,28 @@ def test_tasks_that_open_a_stream_together_get_no_record_twice(run: Any, server:
     run(main())
 
 
+@pytest.mark.parametrize("reads", ["stream", "consumer"])
+def test_tasks_that_meet_a_bad_record_lose_no_other(run: Any, server: Server, reads: str) -> None:
+    """Each of them copies it, and one of them passes it over."""
+
+    async def main() -> None:
+        async with aio.connect(url_of(server)) as ms:
+            ids = [await ms.tappend("s", {"json" if n != 1 else "bad": n}) for n in range(5)]
+            del ids[1]
+            made: Any = ms.stream("s", "earliest")
+            if reads == "consumer":
+                made = ms.consumer("s", "g", retry=60, position="earliest")
+            async with made.of(aio.Json(), dead_letter="letters") as reader:
+                found = [await reader.read(timeout=10)]
+                found += await asyncio.gather(reader.read(timeout=10), reader.read(timeout=10))
+                while record := await reader.read(timeout=0):
+                    found.append(record)
+                assert sorted(record.id for record in found) == ids
+                assert await ms.xlen("letters") == 1
+
+    run(main())
+
+
 def test_cancelled_reads_lose_nothing(run: Any, server: Server) -> None:
     async def main() -> None:
         async with aio.connect(url_of(server)) as ms:
