@@ -9,6 +9,7 @@ Run it with `python -m bench` (or `make bench`). README.md says how it measures 
 | server | one server process: start, CPU time, memory, stop |
 | access_rows | what the rules of a user cost |
 | tls_rows | rows over TLS |
+| cluster_rows | the gateway of a cluster |
 | wire | a small RESP client and the bulk loader |
 | load | redis-benchmark: call it, read its answer |
 | datasets | the entries, the same bytes for both sides |

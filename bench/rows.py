@@ -15,6 +15,7 @@ from collections.abc import Callable
 from bench import (
     access_rows,
     client_rows,
+    cluster_rows,
     evict_rows,
     filter_rows,
     managed_rows,
@@ -61,6 +62,7 @@ WRITERS = "Reservations, our server against itself"
 SCHEDULES = "Scheduled entries, our server against itself"
 RULES = "Groups with rules, our server against itself"
 CLIENT = "The Python client against plain redis-py"
+CLUSTER = "The gateway of a cluster, our server alone"
 METRICS = "Metrics, our server alone"
 REPLICAS = "Replicas, appendfsync everysec"
 JOURNAL = "Append with the journal on"
@@ -407,6 +409,19 @@ def waiting_for_replica(harness: Harness) -> Lanes:
 @row("metrics-scrape", METRICS, "scrape, 1,000 streams", Goal(cost_max=20_000), unit="us")
 def metrics_scrape(harness: Harness) -> Lanes:
     return metrics_rows.scrapes(harness, full=10, quick=3)
+
+
+# A cluster
+
+
+@row("gateway-append", CLUSTER, "append -P 16, three nodes")
+def gateway_append(harness: Harness) -> Lanes:
+    return cluster_rows.appends(harness, full=1_600_000, quick=160_000, is_share=False)
+
+
+@row("gateway-share", CLUSTER, "the same / the nodes", Goal(cost_max=0.7), unit="times")
+def gateway_share(harness: Harness) -> Lanes:
+    return cluster_rows.appends(harness, full=1_600_000, quick=160_000, is_share=True)
 
 
 # The Python client

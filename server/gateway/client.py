@@ -1,14 +1,12 @@
 """A client of the gateway: its requests go to the nodes, and the replies come back in order.
 
-`_order` has what the client still has to get: runs of replies of one node, and answers of the
-gateway itself or made of several replies. A request that changes the connection runs alone: when
-all earlier replies are there, and before later requests are looked at.
+A request that changes the connection runs alone: when all earlier replies are there, and before
+later requests are looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, cast
@@ -26,6 +24,7 @@ from millstream.server.gateway.merging import (
     split,
     split_cursor,
 )
+from millstream.server.gateway.order import Answer, Gathering, ReplyOrder
 from millstream.server.gateway.requests import ENDED, INVALID, WORDS, RequestReader, Routes
 from millstream.server.gateway.transaction import (
     CROSSSLOT,
@@ -39,14 +38,12 @@ from millstream.server.gateway.transaction import (
     Transaction,
 )
 from millstream.server.gateway.upstream import Call, Run, Upstream, unreachable
-from millstream.server.monitor.log import LOGGER
+from millstream.server.gateway.waiting import WAITS_MAX, WaitingRead
 from millstream.server.protocol.resp import Limits, encode_reply
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
 ORDER_MAX = 4096  # runs and answers that wait
-MERGED_MAX_BYTES = 256 << 20
 LOCAL = "127.0.0.1"
-TOO_LARGE = b"-ERR the replies of the nodes are too large to be merged: ask the nodes\r\n"
 REFUSED = "-ERR %s is not served by the gateway: connect to a node\r\n"
 NOT_IN_MULTI = "-ERR %s in a transaction is not served by the gateway\r\n"
 
@@ -66,39 +63,6 @@ class Host(Protocol):
     def closed(self, client: Client) -> None: ...
 
 
-class Answer:
-    """A reply of the gateway itself; None until it is complete."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes | None = None) -> None:
-        self.data = data
-
-
-class Gathering:
-    """The replies to the parts of one request."""
-
-    def __init__(
-        self, answer: Answer, count: int, merge: Merge, when_mixed: Callable[[], None] | None
-    ) -> None:
-        """`when_mixed` is called if only some of the replies are errors."""
-        self._answer = answer
-        self._when_mixed = when_mixed
-        self._merge = merge
-        self._replies: list[bytes | None] = [None] * count
-        self._bytes = 0
-
-    def take(self, part: int, reply: bytes) -> None:
-        self._bytes += len(reply)
-        self._replies[part] = reply if self._bytes <= MERGED_MAX_BYTES else TOO_LARGE
-        replies = [one for one in self._replies if one is not None]
-        if len(replies) == len(self._replies):
-            errors = [one for one in replies if one.startswith(b"-")]
-            self._answer.data = errors[0] if errors else self._merge(replies)
-            if errors and len(errors) < len(replies) and self._when_mixed is not None:
-                self._when_mixed()
-
-
 class Client(asyncio.Protocol):
     """`session` has what each node is sent first: requests by name, in their order."""
 
@@ -109,10 +73,8 @@ class Client(asyncio.Protocol):
         self._host = host
         self._reader = RequestReader(host.routes, host.limits)
         self._upstreams: dict[int, Upstream] = {}
-        self._order: deque[Run | Answer] = deque()
-        self._out: list[bytes] = []
-        self._pushes: list[bytes] = []
-        self._is_inside = False  # a part of a reply was sent
+        self._order = ReplyOrder()
+        self._waits: list[WaitingRead] = []
         self._more: list[bytes] = []  # received while requests wait
         self._deferred: Callable[[], None] | None = None  # a request that runs alone
         self._is_alone = False  # it runs
@@ -141,6 +103,8 @@ class Client(asyncio.Protocol):
         self._is_closed = True
         for upstream in self._upstreams.values():
             upstream.close()
+        for read in self._waits:
+            read.close()
         self._upstreams.clear()
         self._order.clear()
         self._host.closed(self)
@@ -149,8 +113,7 @@ class Client(asyncio.Protocol):
         """Close the connection after what is already on its way."""
         if not self._is_closed:
             self._is_closed = True
-            self._transport.write(b"".join(self._out))
-            self._out.clear()
+            self._transport.write(self._order.take_out())
             self._transport.close()
 
     def eof_received(self) -> bool:
@@ -187,7 +150,8 @@ class Client(asyncio.Protocol):
             return
         self._is_working = True
         while not self._is_held():
-            node = self._reader.next()
+            while (node := self._reader.next()) >= 0 and len(self._order) < ORDER_MAX:
+                self._send(node, self._reader.raw, self._reader.count)
             if node >= 0:
                 self._send(node, self._reader.raw, self._reader.count)
             elif node == WORDS:
@@ -288,27 +252,27 @@ class Client(asyncio.Protocol):
             self._home = running[self.number % len(running)] if running else 0
         return self._home
 
-    def _upstream(self, node: int) -> Upstream:
+    def upstream(self, node: int) -> Upstream:
         """The connection to a node."""
         found = self._upstreams.get(node)
         if found is None:
-            found = self._upstreams[node] = Upstream(self, node)
-            found.open(self._address, self._host.port_of(node))
+            found = self._upstreams[node] = self.new_upstream(node)
         return found
+
+    def new_upstream(self, node: int) -> Upstream:
+        """Another connection to a node."""
+        made = Upstream(self, node)
+        made.open(self._address, self._host.port_of(node))
+        return made
 
     def _send(self, node: int, raw: bytes, count: int = 1) -> None:
         """Requests for one node, whose replies the client gets as they are."""
         if node in self._host.failed:
             self._answer(unreachable(node) * count)
             return
-        upstream = self._upstream(node)
-        last = self._order[-1] if self._order else None
-        if (
-            isinstance(last, Run)
-            and last.upstream is upstream
-            and upstream.expected
-            and upstream.expected[-1] is last
-        ):
+        upstream = self.upstream(node)
+        last = self._order.continued(upstream)
+        if last is not None:
             last.missing += count
             upstream.send(raw, last)
         else:
@@ -321,17 +285,17 @@ class Client(asyncio.Protocol):
 
     def _keyless(self, raw: bytes) -> None:
         """An unknown command: a node answers it, in a transaction the one of its keys."""
-        if self._transaction is not None and self._transaction.upstream is not None:
-            self._send(self._transaction.upstream.node, raw)
-        elif self._transaction is not None and self._transaction.is_open:
-            self._transaction.has_failed = True
+        state = self._transaction
+        if state is None or state.upstream is None:
+            if state is not None and state.is_open:
+                state.has_failed = True
             self._send(self._home_node(), raw)
         else:
-            self._send(self._home_node(), raw)
+            self._send_pinned(raw)
 
     def _answer(self, data: bytes) -> None:
         self._order.append(Answer(data))
-        self._advance()
+        self._order.advance()
 
     def _refuse(self, text: str, words: Sequence[bytes]) -> None:
         name = words[0].decode("ascii", "replace").upper()
@@ -354,8 +318,8 @@ class Client(asyncio.Protocol):
             if node in self._host.failed:
                 take(unreachable(node))
             else:
-                self._upstream(node).send(raw, Call(take))
-        self._advance()
+                self.upstream(node).send(raw, Call(take))
+        self._order.advance()
 
     def _ask_all(self, row: Command, raw: bytes) -> None:
         nodes: Sequence[int] = range(self._host.node_count)
@@ -372,10 +336,30 @@ class Client(asyncio.Protocol):
         if is_for_one:
             self._send_by_slot(min(slots, default=None), raw)
         elif row.name in policies.SPLIT_READS and may_wait(row, words):
-            self._answer(CROSSSLOT)
+            self._wait(row, words)
         else:
             parts, merge = split(row, words, node_of)
             self._gather([(node_of(part.slot), part.request) for part in parts], merge)
+
+    def _wait(self, row: Command, words: list[bytes]) -> None:
+        """A read of several slots with BLOCK."""
+        answer, node_of = Answer(), self._host.routes.node_of
+        read = WaitingRead(self, row, words, node_of, partial(self._end_wait, answer))
+        failed = [node for node in read.nodes if node in self._host.failed]
+        if row.name == "xreadgroup" or len(read.nodes) > WAITS_MAX:
+            answer.data = CROSSSLOT
+        elif failed:
+            answer.data = unreachable(failed[0])
+        else:
+            self._waits.append(read)
+        self._order.append(answer)
+        if answer.data is None:
+            read.begin()
+        self._order.advance()
+
+    def _end_wait(self, answer: Answer, read: WaitingRead, reply: bytes) -> None:
+        self._waits.remove(read)
+        answer.data = reply
 
     def _scan(self, words: list[bytes], raw: bytes) -> None:
         nodes = self._host.node_count
@@ -428,7 +412,7 @@ class Client(asyncio.Protocol):
         if node in self._host.failed:
             self._answer(unreachable(node))
             return
-        upstream = self._upstream(node)
+        upstream = self.upstream(node)
         upstream.has_messages = True
         run = Run(upstream, max(1, count), is_confirmation=True)
         self._order.append(run)
@@ -480,7 +464,7 @@ class Client(asyncio.Protocol):
                 state.has_failed = state.has_failed or is_open
                 self._answer(unreachable(node))
                 return False
-            state.upstream = self._upstream(node)
+            state.upstream = self.upstream(node)
             if is_open:
                 before = [MULTI, *kept]
                 state.upstream.send(b"".join(before), Call(_ignore, len(before)))
@@ -530,38 +514,17 @@ class Client(asyncio.Protocol):
     # Replies
 
     def pass_on(self, run: Run, piece: bytes) -> None:
-        if self._order and self._order[0] is run:
-            self._out.append(piece)
-            self._is_inside = run.upstream.is_inside
-            if run.missing == 0:
-                self._order.popleft()
-                self._advance()
-        else:
-            run.data += piece
-
-    def _advance(self) -> None:
-        """Send what is complete at the beginning of the order."""
-        while self._order:
-            head = self._order[0]
-            if isinstance(head, Answer):
-                if head.data is None:
-                    return
-                self._out.append(head.data)
-            else:
-                if head.data:
-                    self._out.append(bytes(head.data))
-                    head.data.clear()
-                if head.missing:
-                    self._is_inside = head.upstream.is_inside
-                    head.upstream.update_reading()
-                    return
-            self._order.popleft()
+        self._order.pass_on(run, piece)
 
     def push(self, message: bytes) -> None:
-        self._pushes.append(message)
+        self._order.push(message)
 
     def finish_turn(self) -> None:
-        self._advance()
+        self._order.advance()
+        is_plain = self._is_reading and not self._is_alone and self._deferred is None
+        if is_plain and not (self._more or self._is_ending or self._has_eof):
+            self._send_out()  # usually no request waits
+            return
         self._work()
         if self._is_closed or not (self._is_ending or self._has_eof):
             return
@@ -573,12 +536,8 @@ class Client(asyncio.Protocol):
                     upstream.end_of_requests()
 
     def _send_out(self) -> None:
-        if self._pushes and not self._is_inside:
-            self._out += self._pushes
-            self._pushes.clear()
-        if self._out and not self._is_closed:
-            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-            self._out.clear()
+        data = self._order.take_out()
+        if data and not self._is_closed:
             self._transport.write(data)
 
     def upstream_has_room(self) -> None:
@@ -595,8 +554,9 @@ class Client(asyncio.Protocol):
         """The node hangs or has ended. Requests that it has may have run: as in a crash, the
         connection ends without their replies."""
         upstream = self._upstreams.get(node)
-        if upstream is not None:
-            LOGGER.debug("gateway  node %04d has failed", node + 1)
+        if any(node in read.nodes for read in self._waits):
+            self.close()
+        elif upstream is not None:
             upstream.connection_lost(None)
             upstream.close()
 

@@ -17,6 +17,9 @@ from tests.support.server import Server
 from tests.support.shards import NodeClient, Shards
 from tests.support.waiting import wait_until
 
+from millstream.client import connect
+from millstream.server.cluster.unix_sockets import ask_supervisor
+
 # foo: node 3, bar: node 1, a: node 3, b: node 1, c: node 2
 OK, QUEUED = Simple("OK"), Simple("QUEUED")
 CROSSSLOT = Error("CROSSSLOT Keys in request don't hash to the same slot")
@@ -151,7 +154,7 @@ def test_a_read_waits_and_later_replies_keep_their_order(
 ) -> None:
     client.send("XREAD", "BLOCK", "0", "STREAMS", "a", "$")
     client.send("SET", "b", "v")
-    client.send("XREAD", "BLOCK", "0", "STREAMS", "a", "b", "$", "$")
+    client.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "a", "b", ">", ">")
     with shards.node(0) as other, shards.node(1) as first, shards.node(3) as owner:
         wait_until(lambda: first.line("EXISTS b"), what="the later request")
         owner.wait_blocked(1)
@@ -161,6 +164,48 @@ def test_a_read_waits_and_later_replies_keep_their_order(
     assert client.read() == ([[b"a", rows]] if client.protocol == 2 else Map([(b"a", rows)]))
     assert client.read() == OK
     assert client.read() == CROSSSLOT
+
+
+@pytest.mark.parametrize("starts", ["$ $ $", "0 0 0"])
+def test_reads_of_all_nodes_wait_together(shards: Shards, client: NodeClient, starts: str) -> None:
+    rows: Reply = [[b"1-1", [b"f", b"v"]]]
+    with shards.node(0) as other, shards.node(3) as third, shards.node(2) as second:
+        client.send("XREAD", "BLOCK", "0", "STREAMS", "a", "b", "c", *starts.split())
+        third.wait_blocked(1)
+        second.wait_blocked(1)
+        assert other.line("XADD c 1-1 f v") == b"1-1"
+        pairs = [(b"c", rows)]
+        assert client.read() == ([list(pairs[0])] if client.protocol == 2 else Map(pairs))
+        third.wait_blocked(0)
+        assert client.line("XREAD BLOCK 0 STREAMS a c 0 0") is not None
+        # A node that has nothing sends its position, so that TMREAD can be continued.
+        client.send("TMREAD", "10", "BLOCK", "0", "STREAMS", "a", "b", "e", "0", "0", "0")
+        third.wait_blocked(1)
+        assert other.line("TAPPEND b f v") is not None
+        reply = client.read()
+        assert [row[0] for row in reply] == [b"a", b"b", b"e"]
+        assert [len(row[3]) for row in reply] == [0, 1, 0]
+        assert client.line("TMREAD 10 BLOCK 1 STREAMS a e 0 0") is not None
+        third.wait_blocked(0)
+    assert client.line("SET a 1") == OK
+
+
+def test_the_python_client_follows_streams_of_all_nodes(shards: Shards) -> None:
+    names = [f"orders:{number}" for number in range(8)]
+    with connect(f"redis://127.0.0.1:{shards.port}") as ms:
+        ms.flushall()
+        with ms.stream(names, "trim_horizon") as stream:
+            for name in names:
+                with ms.writer(name, "till") as till:
+                    till.append({"item": name})
+            records = [stream.read(timeout=10) for _ in names]
+            assert {record["item"] for record in records if record is not None} == set(names)
+            token = stream.token
+        for name in names:
+            ms.xadd(name, {"item": "more"})
+        with ms.stream(names, token) as stream:
+            later = [stream.read(timeout=10) for _ in names]
+            assert [record["item"] for record in later if record] == ["more"] * len(names)
 
 
 def test_a_client_that_ends_while_it_waits_leaves_nothing(shards: Shards) -> None:
@@ -314,8 +359,6 @@ def test_a_slow_reader_does_not_fill_the_gateway(shards: Shards) -> None:
 
 
 def gateway_pid(shards: Shards) -> int:
-    from millstream.server.cluster.unix_sockets import ask_supervisor
-
     found = ask_supervisor(shards.directory)
     assert found is not None
     return int(found["gateway"]["pid"])

@@ -1,0 +1,113 @@
+"""The order of a client's replies: what the client still has to get, and what can be sent now."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from millstream.server.gateway.merging import Merge
+from millstream.server.gateway.upstream import Run, Upstream
+
+MERGED_MAX_BYTES = 256 << 20
+TOO_LARGE = b"-ERR the replies of the nodes are too large to be merged: ask the nodes\r\n"
+
+
+class Answer:
+    """A reply of the gateway itself; None until it is complete."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes | None = None) -> None:
+        self.data = data
+
+
+class Gathering:
+    """The replies to the parts of one request."""
+
+    def __init__(
+        self, answer: Answer, count: int, merge: Merge, when_mixed: Callable[[], None] | None
+    ) -> None:
+        """`when_mixed` is called if only some of the replies are errors."""
+        self._answer = answer
+        self._when_mixed = when_mixed
+        self._merge = merge
+        self._replies: list[bytes | None] = [None] * count
+        self._bytes = 0
+
+    def take(self, part: int, reply: bytes) -> None:
+        self._bytes += len(reply)
+        self._replies[part] = reply if self._bytes <= MERGED_MAX_BYTES else TOO_LARGE
+        replies = [one for one in self._replies if one is not None]
+        if len(replies) == len(self._replies):
+            errors = [one for one in replies if one.startswith(b"-")]
+            self._answer.data = errors[0] if errors else self._merge(replies)
+            if errors and len(errors) < len(replies) and self._when_mixed is not None:
+                self._when_mixed()
+
+
+class ReplyOrder:
+    """Runs of replies of one node, and answers of the gateway itself or made of several replies."""
+
+    def __init__(self) -> None:
+        self._items: deque[Run | Answer] = deque()
+        self._out: list[bytes] = []
+        self._pushes: Sequence[bytes] = []
+        self._is_inside = False  # a part of a reply was sent
+
+    def __len__(self) -> int:
+        """The number of runs and answers that wait."""
+        return len(self._items)
+
+    def append(self, item: Run | Answer) -> None:
+        self._items.append(item)
+
+    def continued(self, upstream: Upstream) -> Run | None:
+        """The last run, if it is one of this node that more requests may join."""
+        last = self._items[-1] if self._items else None
+        if isinstance(last, Run) and last.upstream is upstream and upstream.expected:
+            return last if upstream.expected[-1] is last else None
+        return None
+
+    def pass_on(self, run: Run, piece: bytes) -> None:
+        """A piece of a run has arrived."""
+        if self._items and self._items[0] is run:
+            self._out.append(piece)
+            self._is_inside = run.upstream.is_inside
+            if run.missing == 0:
+                self._items.popleft()
+                self.advance()
+        else:
+            run.data += piece
+
+    def advance(self) -> None:
+        """Send what is complete at the beginning of the order."""
+        while self._items:
+            head = self._items[0]
+            if isinstance(head, Answer):
+                if head.data is None:
+                    return
+                self._out.append(head.data)
+            else:
+                if head.data:
+                    self._out.append(bytes(head.data))
+                    head.data.clear()
+                if head.missing:
+                    self._is_inside = head.upstream.is_inside
+                    head.upstream.update_reading()
+                    return
+            self._items.popleft()
+
+    def push(self, message: bytes) -> None:
+        """A message, which is sent between two replies."""
+        self._pushes = [*self._pushes, message]
+
+    def take_out(self) -> bytes:
+        """What can be sent now."""
+        if self._pushes and not self._is_inside:
+            self._out += self._pushes
+            self._pushes = []
+        out, self._out = self._out, []
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def clear(self) -> None:
+        self._items.clear()

@@ -1,0 +1,122 @@
+"""A read of several slots that waits: XREAD and TMREAD with BLOCK.
+
+First the nodes are asked without BLOCK. If none has anything, each is asked to wait, on a
+connection of its own. After the first reply, the others are asked once more without BLOCK, and
+their connections are closed, which ends their waits: these reads change nothing, so a reply may be
+lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from millstream.commands.table.keyspecs import word_at
+from millstream.commands.table.registry import Command
+from millstream.server.gateway.merging import NULL, split
+from millstream.server.gateway.replies import elements_of
+from millstream.server.gateway.upstream import Call, Upstream
+
+WAITS_MAX = 64  # connections of one read
+ENTRIES_AT, ENDED_AT = 3, 4  # in a row of TMREAD
+FROM_NOW = (b"", b"$")
+
+
+class Asking(Protocol):
+    """The client of the gateway."""
+
+    def upstream(self, node: int) -> Upstream: ...
+    def new_upstream(self, node: int) -> Upstream:
+        """Another connection to a node."""
+
+
+def without_block(words: Sequence[bytes]) -> list[bytes]:
+    """The words of a read that has BLOCK, without it."""
+    at = word_at(words, 1, b"BLOCK")
+    assert at is not None
+    return [*words[:at], *words[at + 2 :]]
+
+
+class WaitingRead:
+    """`finish` is called with this read and the reply."""
+
+    def __init__(
+        self,
+        client: Asking,
+        row: Command,
+        words: list[bytes],
+        node_of: Callable[[int], int],
+        finish: Callable[[WaitingRead, bytes], object],
+    ) -> None:
+        self._client = client
+        self._row = row
+        self._finish = finish
+        self._is_from_now = any(word in FROM_NOW for word in words[-(len(words) // 2) :])
+        self._parts, self._merge = split(row, words, node_of)
+        self._at_once = split(row, without_block(words), node_of)[0]
+        self.nodes = [node_of(part.slot) for part in self._parts]
+        self._waiting: list[Upstream] = []
+        self._replies: list[bytes | None] = []
+
+    def begin(self) -> None:
+        """Ask. A read of what comes from now on waits at once: an entry could come between."""
+        self._replies = [None] * len(self.nodes)
+        if self._is_from_now:
+            self._wait()
+        else:
+            self._ask(self._looked)
+
+    def _ask(self, done: Callable[[list[bytes]], object]) -> None:
+        """Ask the nodes of which there is no reply, without BLOCK."""
+        for at, node in enumerate(self.nodes):
+            if self._replies[at] is None:
+                take = partial(self._note, at, done)
+                upstream = self._client.upstream(node)
+                upstream.send(self._at_once[at].request, Call(take))
+                upstream.flush()
+        self._check(done)
+
+    def _note(self, at: int, done: Callable[[list[bytes]], object], reply: bytes) -> None:
+        self._replies[at] = reply
+        self._check(done)
+
+    def _check(self, done: Callable[[list[bytes]], object]) -> None:
+        replies = [one for one in self._replies if one is not None]
+        if len(replies) == len(self.nodes):
+            done(replies)
+
+    def _looked(self, replies: list[bytes]) -> None:
+        if any(map(self._has_news, replies)):
+            self._end(replies)
+        else:
+            self._replies = [None] * len(self.nodes)
+            self._wait()
+
+    def _has_news(self, reply: bytes) -> bool:
+        if reply in NULL or reply.startswith(b"-") or self._row.name != "tmread":
+            return reply not in NULL
+        rows = map(elements_of, elements_of(reply))
+        return any(row[ENTRIES_AT] != b"*0\r\n" or row[ENDED_AT] != b":0\r\n" for row in rows)
+
+    def _wait(self) -> None:
+        for at, node in enumerate(self.nodes):
+            waiting = self._client.new_upstream(node)
+            waiting.send(self._parts[at].request, Call(partial(self._woken, at)))
+            self._waiting.append(waiting)
+
+    def _woken(self, at: int, reply: bytes) -> None:
+        if self._waiting:
+            self.close()
+            self._replies[at] = reply
+            self._ask(self._end)
+
+    def _end(self, replies: list[bytes]) -> None:
+        errors = [one for one in replies if one.startswith(b"-")]
+        self._finish(self, errors[0] if errors else self._merge(replies))
+
+    def close(self) -> None:
+        """End the waits."""
+        waiting, self._waiting = self._waiting, []
+        for upstream in waiting:
+            upstream.close()
