@@ -681,7 +681,7 @@ def acknowledge(harness: Harness) -> Lanes:
     "evict-done",
     GROUPS,
     "read, XACK; with EVICT DONE",
-    Goal(cost_max=1.1),
+    Goal(cost_max=1.35),
     unit="times",
 )
 def evict_done(harness: Harness) -> Lanes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from millstream.commands.draft.tnack import ids_at
 from millstream.commands.engine.claiming import named_group
 from millstream.commands.engine.lifecycle import note_used
 from millstream.commands.engine.managed_groups import check_managed, extend_held
@@ -35,7 +34,8 @@ def textend(ctx: Context, args: Args) -> list[int]:
     given = args.skip_ids(BAD_NUMIDS, TOO_FEW_IDS)
     if args.remaining:
         raise CommandError(SYNTAX)
-    ids = ids_at(args, first, given)
+    args.pos = first
+    ids = [args.take_entry_id(dot_allowed=True) for _ in range(given)]
     check_managed(group)
     codes = extend_held(ctx, key, group, holder, span_ms, ids)
     note_used(ctx, key, group)

@@ -6,6 +6,8 @@ Copy and acknowledgement are in one frame of the journal, so a crash keeps both 
 cannot be copied now is *dead*: pending, but never delivered. A timer tries again each second.
 """
 
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport UINT64_MAX as NEVER, int64_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp
@@ -13,17 +15,19 @@ from libc.string cimport memcmp
 from millstream.commands.engine.appending cimport append_entry, check_append, new_id
 from millstream.commands.runtime.arguments cimport parse_int
 from millstream.commands.runtime.context cimport Context
-from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
+from millstream.commands.runtime.effects cimport (
+    COPIED_CODE, EFFECT_BYTES, ID_WORD_BYTES, Effects,
+)
 from millstream.commands.runtime.stream_effects cimport Ids, NewEntry, record_ack
-from millstream.encoding cimport Slice
+from millstream.encoding cimport Slice, format_u64
 from millstream.entry_id cimport EntryId, step_up
-from millstream.ids cimport make_id
+from millstream.ids cimport format_id, make_id
 from millstream.storage.blocks.layout cimport Entry, View, entry_slices, entry_words
 from millstream.storage.blocks.open_block cimport payload_of
 from millstream.storage.groups.consumers cimport Consumer
 from millstream.storage.groups.dead_entries cimport dead_facts, first_dead, set_dead
 from millstream.storage.groups.due_index cimport earliest, expires_ms, fails_ms
-from millstream.storage.groups.group cimport Group, dead_letter_of
+from millstream.storage.groups.group cimport Group, count_copies, dead_letter_of
 from millstream.storage.groups.managed_entries cimport give_back, keep_dead
 from millstream.storage.groups.ordered_pending cimport (
     OrderedPending, has_later, is_next, ordered,
@@ -33,7 +37,7 @@ from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.streams.stream cimport Stream
 
-from millstream.commands.runtime.stream_effects import COPIED as COPIED_EFFECT, DEAD as DEAD_EFFECT, WAIT
+from millstream.commands.runtime.stream_effects import DEAD as DEAD_EFFECT, WAIT
 from millstream.errors import EXHAUSTED, CommandError, shown
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
@@ -67,8 +71,6 @@ cdef DeadLetterWriter dead_letter_writer(Context ctx, bytes key, Stream stream, 
     made.stream = stream
     made.group = group
     made.left = Ids.__new__(Ids)
-    made.copied = {}
-    made.dead = {}
     return made
 
 
@@ -90,6 +92,8 @@ cpdef int end_due_deliveries(Context ctx, bytes key, Stream stream, Group group)
     return 0
 
 
+@cython.no_gc
+@cython.freelist(2)
 cdef class DeadLetterWriter:
     """Ends entries of one group. Call `finish` after them, which records what left the group, and what
     is dead."""
@@ -238,20 +242,11 @@ cdef class DeadLetterWriter:
         cdef object _unpacked = entry_slices(view, entry, items)
         cdef int64_t hops = hops_of(items, count)
         cdef uint64_t payload
-        cdef bytes value
-        cdef Py_ssize_t i
         if hops >= HOPS_MAX:
             return self.refuse_entry(f"it was copied {hops} times")
         if hops:
             count -= 2 * FIELDS
-        values = (
-            self.key, bytes(make_id(entry.ms, entry.seq, False)), self.group.name, facts[1],
-            b"%d" % deliveries, facts[0], facts[2], b"%d" % self.ctx.now_ms, b"%d" % (hops + 1),
-        )
-        for i in range(FIELDS):
-            set_slice(&items[count + 2 * i], NAMES[i])
-            value = values[i]
-            set_slice(&items[count + 2 * i + 1], value)
+        self.put_facts(&items[count], entry, deliveries, facts, hops + 1)
         try:
             payload = payload_of(items, count + 2 * FIELDS)
         except CommandError as error:
@@ -260,8 +255,43 @@ cdef class DeadLetterWriter:
             return NOT_NOW
         self.leave(EntryId(entry.ms, entry.seq))
         self.is_broken = False
-        self.copied[facts[0]] = self.copied.get(facts[0], 0) + 1
+        return self.count_copy(facts[0])
+
+    cdef int count_copy(self, bytes reason) except -1:
+        """Count a copy. Mostly all copies have the same reason."""
+        if self.reason is not reason:
+            self.flush_reason()
+            self.reason = reason
+        self.of_reason += 1
         return COPIED
+
+    cdef int flush_reason(self) except -1:
+        """Add the latest copies to those of their reason."""
+        if self.of_reason:
+            if self.copied is None:
+                self.copied = {}
+            self.copied[self.reason] = self.copied.get(self.reason, 0) + self.of_reason
+            self.of_reason = 0
+        return 0
+
+    cdef int put_facts(self, Slice* items, const Entry* entry, int64_t deliveries, tuple facts,
+                       int64_t hops) except -1:
+        """Write the fields that a copy ends with. Their values are those of this writer, and `facts`."""
+        cdef char* at = self.numbers
+        cdef Py_ssize_t i
+        for i in range(FIELDS):
+            set_slice(&items[2 * i], NAMES[i])
+        set_slice(&items[1], self.key)
+        items[3] = Slice(at, format_id(at, entry.ms, entry.seq, False))
+        at += items[3].size
+        set_slice(&items[5], self.group.name)
+        set_slice(&items[7], facts[1])
+        at = put_number(&items[9], at, <uint64_t>deliveries)
+        set_slice(&items[11], facts[0])
+        set_slice(&items[13], facts[2])
+        at = put_number(&items[15], at, self.ctx.now_ms)
+        put_number(&items[17], at, <uint64_t>hops)
+        return 0
 
     cdef int append(self, Py_ssize_t count, uint64_t payload) except -1:
         """Append the words in `items`, of this size, to the dead letter stream; NOT_NOW if this is
@@ -330,6 +360,8 @@ cdef class DeadLetterWriter:
         keep_dead(self.group.pending, at_id.ms, at_id.seq, facts)
         if not may_be_copied:
             set_dead(self.group.pending, at_id.ms, at_id.seq, facts, False)
+        if self.dead is None:
+            self.dead = {}
         self.dead.setdefault(facts, []).append((at_id.ms, at_id.seq))
         if self.target_key is not None:
             self.log(at_id, self.trouble if may_be_copied else self.refusal)
@@ -354,22 +386,46 @@ cdef class DeadLetterWriter:
         """Record what left the group and what is dead, and schedule the next try."""
         cdef Context ctx = self.ctx
         cdef uint64_t count
+        cdef bytes reason
         if self.left.count:
             record_ack(ctx.effects, ctx.db.index, self.key, self.group.name, self.left)
             ctx.count_change(None, None, self.left.count)
-        for reason, count in self.copied.items():
-            self.group.count_dead_letters(reason, count)
-            ctx.change((COPIED_EFFECT, self.key, self.group.name, reason, count), None, 0)
-            ctx.keyspace.dead_letters.copied += count
+        if self.copied is None and self.of_reason:
+            self.record_copied(self.reason, self.of_reason)
+        elif self.copied is not None:
+            self.flush_reason()
+            for reason, count in self.copied.items():
+                self.record_copied(reason, count)
+        if self.dead is not None:
+            self.record_dead()
+        if self.is_grouped and not self.is_broken:
+            ctx.effects.close_group()
+        self.schedule()
+        return 0
+
+    cdef int record_dead(self) except -1:
+        """Record the entries that are dead."""
+        cdef Context ctx = self.ctx
         for (reason, consumer, text), ids in self.dead.items():
             words = [bytes(make_id(ms, seq, False)) for ms, seq in ids]
             ctx.change((DEAD_EFFECT, self.key, self.group.name, reason, consumer, text, *words),
                        None, <uint64_t>len(ids))
             ctx.keyspace.dead_letters.note_dead(ctx.db.index, self.key, self.group.name)
-        if self.is_grouped and not self.is_broken:
-            ctx.effects.close_group()
-        self.schedule()
         return 0
+
+    cdef int record_copied(self, bytes reason, uint64_t count) except -1:
+        """Count and record copies: COPIED key group reason number."""
+        cdef Effects effects = self.ctx.effects
+        count_copies(self.group, reason, count)
+        self.ctx.keyspace.dead_letters.copied += count
+        if not effects.enabled:
+            return 0
+        effects.begin(self.ctx.db.index, COPIED_CODE, 4)
+        effects.put_bytes(self.key)
+        effects.put_bytes(self.group.name)
+        effects.put_bytes(reason)
+        effects.put_number(count)
+        return effects.finish()
 
     cdef int schedule(self) except -1:
         """Set the time at which dead entries are copied next."""
@@ -388,8 +444,15 @@ cdef class DeadLetterWriter:
 
 
 cdef inline void set_slice(Slice* item, bytes text) noexcept:
-    item.ptr = <const char*>text
-    item.size = len(text)
+    item.ptr = PyBytes_AS_STRING(text)
+    item.size = PyBytes_GET_SIZE(text)
+
+
+cdef inline char* put_number(Slice* item, char* at, uint64_t number) noexcept:
+    """Write a number and set a word to it; returns the end."""
+    item.ptr = at
+    item.size = format_u64(at, number)
+    return at + item.size
 
 
 cdef int64_t hops_of(const Slice* items, Py_ssize_t count) except -1:

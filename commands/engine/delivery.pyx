@@ -22,7 +22,7 @@ from millstream.ids cimport parse_id
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.due_index cimport DeliveryOrder, expires_ms, is_due, is_idle
+from millstream.storage.groups.due_index cimport DeliveryOrder, DueIds, expires_ms, is_due, is_idle
 from millstream.storage.groups.group cimport Group
 from millstream.storage.groups.managed_entries cimport claim_retry_number, take_back_later
 from millstream.storage.groups.ordered_pending cimport OrderedPending, may_claim, ordered
@@ -226,6 +226,9 @@ cdef bint is_broken(Stream stream, Group group) noexcept:
     """True if the count of entries read cannot simply be increased: entries after the group's
     offset were deleted, or evicted unread."""
     cdef EntryId oldest
+    if stream.length and id_less(
+            group.offset_ms, group.offset_seq, stream.head_ms, stream.head_seq):
+        return True
     if not stream.first_entry(&oldest):
         return False
     if id_less(group.offset_ms, group.offset_seq, oldest.ms, oldest.seq):
@@ -242,13 +245,24 @@ cdef int count_read(Stream stream, Group group, EntryId first, uint64_t given,
     otherwise of the last."""
     cdef int64_t read = group.entries_read
     if read == -1 or broken:
-        read = entries_up_to(stream, first.ms, first.seq)
-        if read == -1:
-            group.entries_read = entries_up_to(stream, group.offset_ms, group.offset_seq)
-            return 0
-        read -= 1
+        if is_first_kept(stream, first):
+            read = stream.entries_added - stream.length
+        else:
+            read = entries_up_to(stream, first.ms, first.seq)
+            if read == -1:
+                group.entries_read = entries_up_to(stream, group.offset_ms, group.offset_seq)
+                return 0
+            read -= 1
     group.entries_read = read + <int64_t>given
     return 0
+
+
+cdef bint is_first_kept(Stream stream, EntryId entry) noexcept:
+    """True if an entry is the oldest one after an eviction up to it, and none after it was deleted: the
+    number of entries before it is known without a search."""
+    return entry.ms == stream.head_ms and entry.seq == stream.head_seq and id_less(
+        stream.max_deleted_ms, stream.max_deleted_seq, entry.ms, entry.seq) and (
+        stream.entries_added > 0)
 
 
 cdef int end_delivery(Delivery* delivery, Context ctx, bytes key, Stream stream, Group group,
@@ -392,6 +406,9 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     cdef Entry entry
     cdef IdText id_text
     cdef uint64_t ms, seq
+    cdef DueIds taken
+    cdef EntryId one
+    cdef size_t i
     cdef bint change = terms.has_retry
     cdef uint32_t retry_number = NO_RETRY
     if change:
@@ -404,17 +421,18 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     again = []
     dropped = []
     # The reply first, then the effect, then the change: running out of memory changes nothing.
-    for ms, seq in taken:
-        if not stream.find(EntryId(ms, seq), &view, &entry):
+    for i in range(taken.count):
+        one = taken.items[i]
+        if not stream.find(one, &view, &entry):
             put_nil(out, ctx.session.resp)
-            dropped.append((ms, seq))
+            dropped.append((one.ms, one.seq))
             continue
         encode_entry(out, &view, &entry, &id_text)
-        again.append((ms, seq))
+        again.append((one.ms, one.seq))
     if again:
         record_redelivery(
             ctx.effects, ctx.db.index, key, group, terms, ids_of(again), ctx.steady_ms)
-    ctx.count_change(key, None, 1 if taken else 0)
+    ctx.count_change(key, None, 1 if taken.count else 0)
     ctx.keyspace.redelivered_due += len(again)
     for ms, seq in again:
         record = find_pending(group.pending.records, EntryId(ms, seq), &at)
@@ -429,7 +447,7 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
         note_acked(ctx, key, group.name, dropped, 0)
     for ms, seq in dropped:
         group.pending.acknowledge(ms, seq)
-    return len(taken)
+    return taken.count
 
 
 # ---------------------------------------------------------------- acknowledging

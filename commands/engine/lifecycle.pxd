@@ -15,6 +15,7 @@ cpdef Consumer requesting_consumer(Context ctx, bytes key, Group group, bytes na
 cpdef Group live_group(Context ctx, bytes key, Stream stream, bytes name)
 cpdef int note_acked(Context ctx, bytes key, bytes name, list ids, uint64_t count) except -1
 cpdef int note_freed(Context ctx, bytes key, Group group) except -1
+cdef int note_given_back(Context ctx, bytes key, uint64_t count) except -1
 cpdef int note_used(Context ctx, bytes key, Group group) except -1
 cpdef int64_t read_effects_most(bytes key, Group group, bytes consumer, uint64_t ids) noexcept
 cpdef int note_seen(Context ctx, bytes key, Group group, Consumer consumer) except -1

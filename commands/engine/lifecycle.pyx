@@ -157,6 +157,13 @@ cpdef int note_freed(Context ctx, bytes key, Group group) except -1:
     return 0
 
 
+cdef int note_given_back(Context ctx, bytes key, uint64_t count) except -1:
+    """Wake readers after this number of entries was given back, which is recorded, and count it."""
+    if ctx.db.waiting:
+        ctx.db.mark_ready(key)
+    return ctx.count_change(None, None, count)
+
+
 def change_entries(Context ctx not None, tuple words not None, list ids not None, bytes event,
                    uint64_t count) -> None:
     """Record and count a change of entries: the effect has these words and the IDs, (ms, seq)
@@ -167,7 +174,7 @@ def change_entries(Context ctx not None, tuple words not None, list ids not None
 cpdef int note_used(Context ctx, bytes key, Group group) except -1:
     """Restart the time to live of a group after a command that used it."""
     if group.rules is not None:
-        group.restart_ttl(ctx.steady_ms)
+        group.rules.last_used_ms = ctx.steady_ms
     return ctx.keyspace.schedule(ctx.db.index, key, group)
 
 

@@ -6,30 +6,36 @@ An entry becomes due without an effect and without a timer of its own. Only its 
 it, so its owner can acknowledge or extend it until then.
 """
 
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport UINT64_MAX as NO_LIMIT, int64_t, uint32_t, uint64_t
 
+from millstream.commands.engine.claiming cimport Target
 from millstream.commands.engine.dead_letters cimport DeadLetterWriter, dead_letter_writer
 from millstream.commands.engine.delivery cimport ReplyBudget, is_full, put_age
 from millstream.commands.engine.group_replies cimport idle_of
-from millstream.commands.engine.lifecycle cimport note_acked, note_freed
+from millstream.commands.engine.lifecycle cimport note_acked, note_freed, note_given_back
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.effects cimport EFFECT_BYTES, ID_WORD_BYTES
-from millstream.commands.runtime.stream_effects cimport Ids, Terms, note_key, record_take
+from millstream.commands.runtime.replies cimport Encodable
+from millstream.commands.runtime.stream_effects cimport (
+    Ids, Terms, WaitTerms, ids_of, note_key, record_take, record_wait,
+)
 from millstream.encoding cimport Output, put_nil
 from millstream.entry_id cimport EntryId
-from millstream.storage.blocks.layout cimport Entry, View
 from millstream.storage.blocks.reply_entries cimport IdText, encode_entry
 from millstream.storage.groups.consumers cimport Consumer
-from millstream.storage.groups.due_index cimport expires_ms, is_due
+from millstream.storage.groups.due_index cimport DueIds, expires_ms, is_due
 from millstream.storage.groups.group cimport (
     Group, dead_letter_of, delay_after, keys_of, timeout_ms_of,
 )
 from millstream.storage.groups.managed_entries cimport (
-    extend, give_back, held_by, ids_held_by, rounded_up, take_again,
+    extend, give_back, give_back_at, held_by, ids_held_by, rounded_up, take_next,
 )
 from millstream.storage.groups.ordered_pending cimport OrderedPending, is_next, ordered
 from millstream.storage.groups.pending cimport UNOWNED, Pending, PendingAt, is_at_limit
 from millstream.storage.groups.pending_chunks cimport find_pending
+from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.streams.head_eviction cimport note_pending
 from millstream.storage.streams.stream cimport Stream
 
@@ -45,13 +51,16 @@ cdef enum:
     DONE = 1
     NOT_HELD = -1
 
+cdef bytes FAILED_WORD = FAILED
+cdef bytes FATAL_WORD = FATAL
 NOT_MANAGED = "ERR the group has no TIMEOUT: set one with TGROUP"
 
 
-def check_managed(Group group not None) -> None:
+cpdef int check_managed(Group group) except -1:
     """Refuse a command that needs a managed group."""
     if timeout_ms_of(group) == 0:
         raise CommandError(NOT_MANAGED)
+    return 0
 
 
 # ---------------------------------------------------------------- delivering again
@@ -102,7 +111,9 @@ cdef class DueDelivery:
     cdef list ended
     cdef uint64_t elements
     # The number of entries so far that a reader held.
-    cdef Py_ssize_t held
+    cdef size_t held
+    # At the entry that was looked up last.
+    cdef Walk walk
 
     cdef int encode(self, Context ctx, const Terms* terms, ReplyBudget* budget) except -1:
         """Encode the entries. One that a reader held keeps its place; the others need one, and the
@@ -121,40 +132,49 @@ cdef class DueDelivery:
         cdef OrderedPending keyed = ordered(self.group.pending)
         cdef PendingAt at
         cdef const Pending* record
-        cdef uint64_t ms, seq
-        cdef Py_ssize_t looked_at = 0 if with_waiting else self.held
+        cdef size_t looked_at = 0 if with_waiting else self.held
         cdef uint64_t batch = min(self.limit, <uint64_t>BATCH) + looked_at
-        cdef list due
+        cdef DueIds due
+        cdef size_t i
         while self.elements < self.limit and not is_full(self.out, budget) and (
                 len(self.gone) + len(self.ended) <= GONE_MAX):
             due = self.group.pending.take_due(ctx.steady_ms, batch, terms.with_zero, with_waiting)
-            for ms, seq in due[looked_at:]:
+            for i in range(looked_at, due.count):
                 if self.elements == self.limit or is_full(self.out, budget) or (
                         with_waiting and budget.places == 0):
                     return 0
                 if budget.places != NO_LIMIT:
-                    record = find_pending(self.group.pending.records, EntryId(ms, seq), &at)
+                    record = find_pending(self.group.pending.records, due.items[i], &at)
                     self.held += with_waiting and not record.waiting
-                if keyed is not None and not is_next(keyed, EntryId(ms, seq)):
+                if keyed is not None and not is_next(keyed, due.items[i]):
                     continue
-                self.put(ctx, terms, EntryId(ms, seq), budget)
-            if <uint64_t>len(due) < batch:
+                self.put(ctx, terms, due.items[i], budget)
+            if due.count < batch:
                 break
-            looked_at = len(due)
+            looked_at = due.count
             batch *= 2
         return 0
+
+    cdef bint find(self, EntryId at_id) noexcept:
+        """Move the walk to an entry; False when there is none with this ID. Entries that are due
+        together are mostly neighbours."""
+        if self.walk.valid and self.stream.walk_next(&self.walk) and self.is_at(at_id):
+            return True
+        self.stream.walk_start(&self.walk, at_id)
+        return self.stream.walk_next(&self.walk) and self.is_at(at_id)
+
+    cdef inline bint is_at(self, EntryId at_id) noexcept:
+        return self.walk.cursor.entry.ms == at_id.ms and self.walk.cursor.entry.seq == at_id.seq
 
     cdef int put(self, Context ctx, const Terms* terms, EntryId at_id,
                  ReplyBudget* budget) except -1:
         cdef Group group = self.group
         cdef Output out = self.out
-        cdef View view
-        cdef Entry entry
         cdef IdText id_text
         cdef PendingAt at
         cdef const Pending* record
         cdef Py_ssize_t start_size = out.size
-        cdef bint exists = self.stream.find(at_id, &view, &entry)
+        cdef bint exists = self.find(at_id)
         if budget.places != NO_LIMIT or group.pending.records.limit:
             record = find_pending(group.pending.records, at_id, &at)
             if is_at_limit(group.pending.records, record):
@@ -170,7 +190,7 @@ cdef class DueDelivery:
         else:
             id_text.size = 0
             id_text.dotted = terms.dotted
-            encode_entry(out, &view, &entry, &id_text)
+            encode_entry(out, &self.walk.view, &self.walk.cursor.entry, &id_text)
             if budget.with_age:
                 record = find_pending(group.pending.records, at_id, &at)
                 put_age(out, start_size, idle_of(record, ctx.steady_ms),
@@ -206,18 +226,19 @@ cdef class DueDelivery:
 
     cdef int take(self, Context ctx, const Terms* terms) except -1:
         cdef Group group = self.group
-        cdef PendingAt at
+        cdef PendingAt at = PendingAt(0, 0)
         cdef EntryId at_id
         cdef size_t i
         cdef bytes dead_letter = dead_letter_of(group)
         cdef uint32_t retry_number = group.pending.retry_number(terms.retry_ms, terms.expire_ms)
         for i in range(self.shown.count):
             at_id = self.shown.items[i]
-            take_again(group.pending, at_id, terms.owner, ctx.steady_ms, retry_number)
+            take_next(group.pending, at_id, &at, terms.owner, ctx.steady_ms, retry_number)
             group.pending.note_again(at_id.ms, at_id.seq, ctx.steady_ms, ctx.steady_ms)
             # More than the new expire-ms has already passed: it is delivered this last time.
-            if expires_ms(group.pending.records,
-                          find_pending(group.pending.records, at_id, &at)) <= ctx.steady_ms:
+            if terms.expire_ms and expires_ms(
+                    group.pending.records,
+                    find_pending(group.pending.records, at_id, &at)) <= ctx.steady_ms:
                 (self.gone if dead_letter is None else self.ended).append((at_id.ms, at_id.seq))
         return 0
 
@@ -242,26 +263,19 @@ cdef bint is_taken_back(Group group, EntryId at_id) except -1:
     return record.waiting if record != NULL else keys_of(group).has(at_id, True)
 
 
+@cython.no_gc
+@cython.freelist(2)
 cdef class GiveBack:
     """Entries that are given back. SILENT takes the delivery back, FAIL lets the entry wait for the
     back-off of its group, or ends it if it was delivered as often as the group allows, and FATAL ends
     it; `delay_ms`, unless it is None, replaces the delay. `retry_count` is the number of deliveries
     before, `text` the reason that a copy gets."""
 
-    cdef bytes mode
-    cdef object delay_ms
-    cdef object retry_count
-    cdef bytes text
-    cdef DeadLetterWriter writer
-    # The IDs by delay and by the word for the deliveries: one effect each.
-    cdef dict done
-
     def __init__(self, bytes mode not None, delay_ms=None, retry_count=None, bytes text not None=b""):
-        self.mode = mode
-        self.text = text
-        self.delay_ms = None if delay_ms is None else rounded_up(delay_ms)
-        self.retry_count = retry_count
-        self.done = {}
+        begin_giving_back(self, mode, -1 if delay_ms is None else delay_ms, text)
+        if retry_count is not None:
+            self.retry_count = retry_count
+            self.word = b"%d" % self.after(retry_count)
 
     def from_any_owner(self, Context ctx not None, bytes key not None, Stream stream not None,
                        Group group not None, ids, set new not None) -> int:
@@ -272,101 +286,198 @@ cdef class GiveBack:
         cdef Consumer owner
         cdef uint64_t ms, seq
         cdef int64_t count = 0
-        cdef int64_t deliveries
-        self.begin(ctx, key, stream, group, ids)
+        self.begin(ctx, key, stream, group, len(ids))
         try:
             for ms, seq in ids:
                 record = find_pending(group.pending.records, EntryId(ms, seq), &at)
                 if record == NULL and (ms, seq) not in new or record != NULL and record.waiting:
                     continue
                 owner = None if record == NULL else group.pending.numbered(record.consumer)
-                deliveries = 0 if record == NULL else group.pending.deliveries(record)
-                self.take(ctx, group, ms, seq, deliveries, b"" if owner is None else owner.name)
+                self.take(EntryId(ms, seq), NULL if record == NULL else &at,
+                          b"" if owner is None else owner.name)
                 new.discard((ms, seq))
                 count += 1
         finally:
-            self.record(ctx, key, group)
+            self.record()
         return count
 
     def from_holder(self, Context ctx not None, bytes key not None, Stream stream not None,
                     Group group not None, bytes holder not None, ids) -> list:
         """Give back those of these entries that the consumer holds; returns a code for each."""
-        cdef PendingAt at
+        self.begin(ctx, key, stream, group, len(ids))
+        return codes_of(self.take_held(holder, ids_of(list(ids))))
+
+    cdef bytes take_held(self, bytes holder, Ids ids):
+        """Give back those of these entries that the consumer holds; returns a signed byte, a code, for
+        each."""
+        cdef PendingAt at = PendingAt(0, 0)
         cdef const Pending* record
-        cdef uint64_t ms, seq
+        cdef Group group = self.group
         cdef int64_t number = number_of(group, holder)
-        cdef list codes = []
-        cdef set taken_back = set()
-        self.begin(ctx, key, stream, group, ids)
-        if number >= 0 and keys_of(group) is not None:
-            # With an entry, those of its key that came with it are given back.
-            for ms, seq in ids:
-                if held_by(group.pending, EntryId(ms, seq), <uint32_t>number, &at) != NULL:
-                    taken_back.add((ms, seq))
+        cdef bytes codes = PyBytes_FromStringAndSize(NULL, ids.count)
+        cdef signed char* code = <signed char*>PyBytes_AS_STRING(codes)
+        cdef set taken_back = self.held_with_keys(number, ids)
+        cdef size_t i
         try:
-            for ms, seq in ids:
+            for i in range(ids.count):
                 record = NULL if number < 0 else held_by(
-                    group.pending, EntryId(ms, seq), <uint32_t>number, &at)
+                    group.pending, ids.items[i], <uint32_t>number, &at)
                 if record == NULL:
-                    codes.append(DONE if (ms, seq) in taken_back and is_taken_back(
-                        group, EntryId(ms, seq)) else NOT_HELD)
-                    taken_back.discard((ms, seq))
+                    code[i] = DONE if taken_back is not None and self.was_taken_back(
+                        ids.items[i], taken_back) else NOT_HELD
                     continue
-                taken_back.discard((ms, seq))
-                codes.append(self.take(
-                    ctx, group, ms, seq, group.pending.deliveries(record), holder))
+                if taken_back is not None:
+                    taken_back.discard((ids.items[i].ms, ids.items[i].seq))
+                code[i] = self.take(ids.items[i], &at, holder)
         finally:
-            self.record(ctx, key, group)
+            self.record()
         return codes
 
-    cdef int begin(self, Context ctx, bytes key, Stream stream, Group group, ids) except -1:
-        """Prepare for entries that end."""
-        if self.mode == b"FATAL" or self.mode == b"FAIL" and group.pending.records.limit:
+    cdef set held_with_keys(self, int64_t number, Ids ids):
+        """In an ordered group, the entries that the consumer holds: with an entry, those of its key that
+        came with it are given back."""
+        cdef PendingAt at = PendingAt(0, 0)
+        cdef size_t i
+        cdef set held
+        if number < 0 or keys_of(self.group) is None:
+            return None
+        held = set()
+        for i in range(ids.count):
+            if held_by(self.group.pending, ids.items[i], <uint32_t>number, &at) != NULL:
+                held.add((ids.items[i].ms, ids.items[i].seq))
+        return held
+
+    cdef bint was_taken_back(self, EntryId at_id, set taken_back) except -1:
+        cdef bint found = (at_id.ms, at_id.seq) in taken_back and is_taken_back(self.group, at_id)
+        taken_back.discard((at_id.ms, at_id.seq))
+        return found
+
+    cdef int begin(self, Context ctx, bytes key, Stream stream, Group group, Py_ssize_t ids) except -1:
+        """Prepare for this number of entries of a group."""
+        self.ctx, self.key, self.group = ctx, key, group
+        if self.is_fatal or not self.is_silent and group.pending.records.limit:
             self.writer = dead_letter_writer(ctx, key, stream, group)
-            ctx.effects.require(<int64_t>len(ids) * 2 * (EFFECT_BYTES + 2 * ID_WORD_BYTES + len(key)
-                                                         + len(group.name) + len(self.text)))
+            ctx.effects.require(<int64_t>ids * 2 * (EFFECT_BYTES + 2 * ID_WORD_BYTES + len(key)
+                                                    + len(group.name) + len(self.text)))
         return 0
 
-    cdef int take(self, Context ctx, Group group, uint64_t ms, uint64_t seq, int64_t deliveries,
-                  bytes holder) except -1:
-        """Give back or end one entry; returns a code of TNACK."""
-        cdef bytes word = b"="
+    cdef int64_t after(self, int64_t deliveries) noexcept:
+        """The number of deliveries after an entry with this number was given back."""
+        return max(deliveries - 1, 0) if self.is_silent else deliveries
+
+    cdef int take(self, EntryId at_id, PendingAt* at, bytes holder) except -1:
+        """Give back or end one entry, whose record is at this place, NULL for an entry that is not
+        pending; returns a code of TNACK."""
+        cdef Group group = self.group
         cdef uint64_t delay_ms = 0
-        if self.retry_count is not None:
-            deliveries = self.retry_count
-            word = b"%d" % deliveries
-        if self.mode == b"SILENT":
-            word = b"-" if self.retry_count is None else b"%d" % max(deliveries - 1, 0)
-        elif self.mode == b"FATAL":
-            return self.writer.end(EntryId(ms, seq), deliveries, (FATAL, holder, self.text))
-        elif self.writer is not None and deliveries >= <int64_t>group.pending.records.limit:
-            if keys_of(group) is not None:
-                self.flush(ctx, self.writer.key, group)  # in the order in which entries were taken back
-                self.writer.take_back(EntryId(ms, seq))
-            return self.writer.end(EntryId(ms, seq), deliveries, (FAILED, holder, self.text))
-        if self.delay_ms is not None:
+        cdef int64_t deliveries = self.retry_count
+        if deliveries < 0:
+            deliveries = 0 if at == NULL else group.pending.deliveries(
+                &group.pending.records.chunks[at.chunk].items[at.index])
+        if self.writer is not None:
+            if self.is_fatal:
+                return self.writer.end(at_id, deliveries, (FATAL_WORD, holder, self.text))
+            if deliveries >= <int64_t>group.pending.records.limit:
+                if keys_of(group) is not None:
+                    self.flush()  # in the order in which entries were taken back
+                    self.writer.take_back(at_id)
+                return self.writer.end(at_id, deliveries, (FAILED_WORD, holder, self.text))
+        if self.delay_ms >= 0:
             delay_ms = self.delay_ms
-        elif self.mode != b"SILENT":
+        elif not self.is_silent:
             delay_ms = delay_after(group, deliveries)
-        give_back(group.pending, ms, seq, word, ctx.steady_ms, delay_ms)
-        self.done.setdefault((delay_ms, word), []).append((ms, seq))
+        if at == NULL:
+            give_back(group.pending, at_id.ms, at_id.seq, self.word, self.ctx.steady_ms, delay_ms)
+        else:
+            give_back_at(group.pending, at_id, at, self.after(deliveries), self.ctx.steady_ms, delay_ms)
+        return self.note(at_id, delay_ms)
+
+    cdef int note(self, EntryId at_id, uint64_t delay_ms) except -1:
+        """Note an entry that was given back; returns its code."""
+        if self.latest is None or delay_ms != self.latest_ms:
+            if self.done is None:
+                self.done = {}
+            self.latest = self.done.get(delay_ms)
+            if self.latest is None:
+                self.latest = self.done[delay_ms] = Ids.__new__(Ids)
+            self.latest_ms = delay_ms
+        self.latest.add(at_id.ms, at_id.seq)
         return DONE
 
-    cdef int record(self, Context ctx, bytes key, Group group) except -1:
+    cdef int record(self) except -1:
         """Record what was given back, and what has ended; readers that wait are woken."""
         if self.writer is not None:
             self.writer.finish()
-            note_freed(ctx, key, group)
-        return self.flush(ctx, key, group)
+            note_freed(self.ctx, self.key, self.group)
+        return self.flush()
 
-    cdef int flush(self, Context ctx, bytes key, Group group) except -1:
+    cdef int flush(self) except -1:
         """Record what was given back."""
+        cdef Context ctx = self.ctx
         cdef dict done = self.done
-        self.done = {}
-        for (delay_ms, word), ids in done.items():
-            change_entries(
-                ctx, (WAIT, key, group.name, ctx.steady_ms, delay_ms, word), ids, None, len(ids))
+        cdef uint64_t delay_ms
+        cdef Ids ids
+        cdef WaitTerms terms
+        if done is None:
+            return 0
+        self.done, self.latest = None, None
+        for delay_ms, ids in done.items():
+            terms = WaitTerms(ctx.steady_ms, delay_ms, self.word)
+            record_wait(ctx.effects, ctx.db.index, self.key, self.group, &terms, ids)
+            note_given_back(ctx, self.key, ids.count)
         return 0
+
+
+cdef GiveBack give_back_by(bytes mode, int64_t delay_ms, bytes text):
+    """A GiveBack without a number of deliveries before; delay_ms -1: none."""
+    cdef GiveBack made = GiveBack.__new__(GiveBack)
+    begin_giving_back(made, mode, delay_ms, text)
+    return made
+
+
+cdef int begin_giving_back(GiveBack giving, bytes mode, int64_t delay_ms, bytes text) except -1:
+    giving.is_silent = mode == b"SILENT"
+    giving.is_fatal = mode == b"FATAL"
+    giving.text = text
+    giving.delay_ms = delay_ms if delay_ms < 0 else <int64_t>rounded_up(delay_ms)
+    giving.retry_count = -1
+    giving.word = b"-" if giving.is_silent else b"="
+    return 0
+
+
+cdef bytes give_back_held(Context ctx, Target target, bytes holder, GiveBack giving, Ids ids):
+    """Give back those of these entries that the consumer holds; returns a signed byte, a code, for
+    each."""
+    giving.begin(ctx, target.key, target.stream, target.group, ids.count)
+    return giving.take_held(holder, ids)
+
+
+cdef list codes_of(bytes codes):
+    """Codes, which are signed bytes, as numbers."""
+    cdef const signed char* code = <const signed char*>PyBytes_AS_STRING(codes)
+    cdef Py_ssize_t i
+    return [code[i] for i in range(len(codes))]
+
+
+cdef class Codes(Encodable):
+    """A reply: the codes of entries."""
+
+    cdef int encode(self, Output out, int resp) except -1:
+        cdef const signed char* code = <const signed char*>PyBytes_AS_STRING(self.codes)
+        cdef Py_ssize_t i
+        out.put_head(c'*', len(self.codes))
+        for i in range(len(self.codes)):
+            if code[i] < 0:
+                out.put_raw(b":-1\r\n", 5)
+            else:
+                out.put_head(c':', code[i])
+        return 0
+
+
+cdef Codes make_codes(bytes codes):
+    cdef Codes made = Codes.__new__(Codes)
+    made.codes = codes
+    return made
 
 
 cdef int64_t number_of(Group group, bytes holder) except? -1:
@@ -402,7 +513,7 @@ def extend_held(Context ctx not None, bytes key not None, Group group not None,
                 bytes holder not None, uint64_t span_ms, ids) -> list:
     """Move the deadline of those of these entries that the consumer holds to span_ms after now;
     returns a code for each."""
-    cdef PendingAt at
+    cdef PendingAt at = PendingAt(0, 0)
     cdef uint64_t ms, seq
     cdef int64_t number = number_of(group, holder)
     cdef list codes = []

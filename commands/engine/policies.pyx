@@ -28,7 +28,7 @@ from millstream.storage.streams.head_eviction cimport (
 from millstream.storage.streams.retention cimport (
     Limits, TrimPoint, find_trim_point, hard_limits_of, is_limited, limits_of, whole_bytes,
 )
-from millstream.storage.streams.settled cimport find_first_held, settled_runs
+from millstream.storage.streams.settled cimport find_first_held, note_first_kept, settled_runs
 from millstream.storage.streams.stream cimport EVICT_DONE, RetentionPolicy, Stream
 
 from millstream.commands.runtime.effects import EFFECT_BYTES, ID_WORD_BYTES
@@ -114,6 +114,8 @@ cdef int settle_marked(Context ctx) except -1:
     one that cannot be kept now; the last error is raised after the others."""
     cdef Database running = ctx.db
     cdef list marked = ctx.keyspace.settling
+    cdef int db_index
+    cdef bytes key
     cdef Stream stream
     cdef RetentionPolicy policy
     failure = None
@@ -159,6 +161,8 @@ cdef uint32_t keep_with_groups(Context ctx, bytes key, Stream stream) except? 0x
         is_held = find_first_held(stream, &held)
     if policy.evict == EVICT_DONE and stream.group_set is not None:
         evict_free(ctx, key, stream, &held if is_held else NULL)
+        if is_held:
+            note_first_kept(stream, held)
     elif not cut.more:
         limits = limits_of(policy)
         find_trim_point(
@@ -202,18 +206,29 @@ cdef int take_held(Context ctx, bytes key, Stream stream, const TrimPoint* cut) 
 
 cdef int evict_free(Context ctx, bytes key, Stream stream, const EntryId* first) except -1:
     """Evict the entries below an ID, all for NULL; no group holds one of them."""
-    cdef EntryId oldest
     cdef uint64_t evicted
-    if not stream.first_entry(&oldest) or first != NULL and not id_less(
-            oldest.ms, oldest.seq, first.ms, first.seq):
+    if stream.length == 0 or first != NULL and not has_before(stream, first[0]):
         return 0
     record_passes(ctx, key, stream)
     evicted = evict_settled(stream, first)
+    if evicted == 0:
+        return 0
     if first == NULL:
         record_evict_all(ctx.effects, ctx.db.index, key)
     else:
         record_eviction(ctx.effects, ctx.db.index, key, first[0])
     return ctx.count_change(key, b"xtrim", evicted)
+
+
+cdef bint has_before(Stream stream, EntryId first) noexcept:
+    """True if there is an entry below an ID. It may be true without one if a trim by ID ended before that
+    ID, as long as no entry was deleted."""
+    cdef EntryId oldest
+    if not id_less(stream.head_ms, stream.head_seq, first.ms, first.seq):
+        return False
+    if id_less(stream.max_deleted_ms, stream.max_deleted_seq, stream.head_ms, stream.head_seq):
+        return True  # the first kept ID is that of an entry, at least after each eviction here
+    return stream.first_entry(&oldest) and id_less(oldest.ms, oldest.seq, first.ms, first.seq)
 
 
 cdef bint reaches_past(Stream stream, EntryId held, uint64_t now_ms) except -1:

@@ -24,6 +24,9 @@ from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE, Window
 from millstream.storage.keyspace.watch import end_watch
 
 
+# A ready mark after which no reader is retried: streams are settled.
+cdef tuple SETTLE = (NO_DATABASE, b"")
+
 cdef enum:
     NO_KEY_MS = -2  # TTL's reply without a key
     NO_EXPIRY_MS = -1  # TTL's reply without an expiry
@@ -173,7 +176,7 @@ cdef class Context:
         if not stream.policy.is_marked:
             stream.policy.is_marked = True
             self.keyspace.settling.append((self.db.index, key, stream.policy))
-            self.keyspace.ready.append((NO_DATABASE, key))
+            self.keyspace.ready.append(SETTLE)
         return 0
 
     cpdef Stream open_stream(self, bytes key):
@@ -202,11 +205,12 @@ cdef class Context:
         look-up is not a use of the key, but a snapshot captures the stream first."""
         cdef Stream stream
         cdef uint32_t used_s
-        value = self.db.get(key)
+        cdef Slice view = Slice(key, len(key))
+        value = self.db.value_of(key)
         if not isinstance(value, Stream):
             return None
         used_s = (<Stream>value).used_s
-        stream = self.db.writable_stream(key)
+        stream = self.db.writable_at(&view)
         stream.used_s = used_s
         if must_settle(stream):
             self.mark_settling(key, stream)

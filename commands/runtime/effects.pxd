@@ -31,6 +31,9 @@ cdef enum:
     CLAIM_CODE = 32
     ACK_CODE = 34
     SEEN_CODE = 35
+    TAKE_CODE = 52
+    WAIT_CODE = 53
+    COPIED_CODE = 56
     SCHEDULE_CODE = 57
     UNSCHEDULE_CODE = 58
     FIRE_CODE = 59

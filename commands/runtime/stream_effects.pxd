@@ -25,6 +25,14 @@ cdef struct ClaimTerms:
     const char* deliveries
 
 
+# The terms on which entries are given back: their delay, and their number of deliveries: a number, `-`
+# for one less, `=` for no change.
+cdef struct WaitTerms:
+    uint64_t now_ms
+    uint64_t delay_ms
+    const char* deliveries
+
+
 # The terms of a delivery: whether entries become pending (`keep`), their owner, and their retry
 # pair, if any. With zero, entries with retry 0 are due. dotted: the form of their IDs.
 cdef struct Terms:
@@ -79,6 +87,8 @@ cdef int record_redelivery(Effects effects, int db, bytes key, Group group, cons
                            Ids ids, uint64_t now_ms) except -1
 cdef int record_take(Effects effects, int db, bytes key, Group group, const Terms* terms, Ids ids,
                      uint64_t now_ms) except -1
+cdef int record_wait(Effects effects, int db, bytes key, Group group, const WaitTerms* terms,
+                     Ids ids) except -1
 cdef int note_key(Stream stream, Group group, EntryId at) except -1
 cdef int record_pick(Effects effects, int db, bytes key, Group group, const Terms* terms,
                      const Picked* picked, uint64_t now_ms) except -1

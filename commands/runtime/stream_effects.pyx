@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy, strlen
 from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.effects cimport (
     ACK_CODE, APPEND_CODE, APPENDONCE_CODE, CLAIM_CODE, DELIVER_CODE, EVICT_CODE, IS_ID, IS_NUMBER,
-    PICK_CODE, REDELIVER_CODE, SEEN_CODE, XDEL_CODE, Effects, apply_compiled,
+    PICK_CODE, REDELIVER_CODE, SEEN_CODE, TAKE_CODE, WAIT_CODE, XDEL_CODE, Effects, apply_compiled,
 )
 from millstream.encoding cimport Slice
 from millstream.entry_id cimport EntryId, id_less
@@ -662,21 +662,22 @@ def apply_redeliver(Keyspace keyspace not None, int db, list words not None) -> 
 cdef int record_take(Effects effects, int db, bytes key, Group group, const Terms* terms, Ids ids,
                      uint64_t now_ms) except -1:
     """TAKE key group consumer ms retry-ms expire-ms id [id ...]."""
-    cdef Consumer owner = group.pending.numbered(terms.owner)
-    cdef list words
-    cdef size_t i
+    cdef Consumer owner
     if not effects.enabled:
         return 0
-    words = [TAKE, key, group.name, b"" if owner is None else owner.name, now_ms,
-             terms.retry_ms, terms.expire_ms]
-    for i in range(ids.count):
-        words.append(bytes(make_id(ids.items[i].ms, ids.items[i].seq, False)))
-    return effects.put_effect(db, tuple(words))
+    owner = group.pending.numbered(terms.owner)
+    effects.begin(db, TAKE_CODE, 6 + ids.count)
+    effects.put_bytes(key)
+    effects.put_bytes(group.name)
+    effects.put_bytes(b"" if owner is None else owner.name)
+    effects.put_number(now_ms)
+    effects.put_number(terms.retry_ms)
+    effects.put_number(terms.expire_ms)
+    ids.put(effects)
+    return effects.finish()
 
 
-TAKE = b"TAKE"
-
-@effect(TAKE)
+@effect(b"TAKE")
 def apply_take(Keyspace keyspace not None, int db, list words not None) -> None:
     """TAKE key group consumer ms retry-ms expire-ms id [id ...]: a managed group delivered entries
     that were due again, to a consumer or (with an empty name) without an owner."""
@@ -692,6 +693,21 @@ def apply_take(Keyspace keyspace not None, int db, list words not None) -> None:
         take_again(group.pending, EntryId(ms, seq), UNOWNED if consumer is None else consumer.index,
                    now_ms, retry_number)
     keyspace.schedule(db, words[0], group)
+
+
+cdef int record_wait(Effects effects, int db, bytes key, Group group, const WaitTerms* terms,
+                     Ids ids) except -1:
+    """WAIT key group ms delay-ms deliveries id [id ...]."""
+    if not effects.enabled:
+        return 0
+    effects.begin(db, WAIT_CODE, 5 + ids.count)
+    effects.put_bytes(key)
+    effects.put_bytes(group.name)
+    effects.put_number(terms.now_ms)
+    effects.put_number(terms.delay_ms)
+    effects.put(terms.deliveries, strlen(terms.deliveries))
+    ids.put(effects)
+    return effects.finish()
 
 
 WAIT = b"WAIT"
@@ -740,9 +756,7 @@ def apply_dead(Keyspace keyspace not None, int db, list words not None) -> None:
     keyspace.schedule(db, words[0], group)
 
 
-COPIED = b"COPIED"
-
-@effect(COPIED)
+@effect(b"COPIED")
 def apply_copied(Keyspace keyspace not None, int db, list words not None) -> None:
     """COPIED key group reason number: this number of entries was copied to the dead letter stream."""
     named_group(keyspace, db, words).count_dead_letters(words[2], int(words[3]))

@@ -74,3 +74,4 @@ cdef class Serving:
     cdef int put_in_full(self, Client client, reply, bint shows_data) except -1
     cdef int end(self, Waiter waiter) except -1
     cdef bint leave(self, Client client) except -1
+    cdef int serve_keys(self, list ready) except -1

@@ -286,18 +286,24 @@ cdef class Serving:
         cdef list ready
         while context.keyspace.ready:
             ready = context.keyspace.ready
-            marked = ready if len(ready) == 1 else dict.fromkeys(ready)
             context.keyspace.ready = []
-            context.shared = {}
-            context.remade = set()
-            try:
-                for db_index, key in marked:
-                    if db_index != NO_DATABASE:
-                        self.waiting.serve(self, db_index, key)
-            finally:
-                context.shared = context.remade = None
+            if len(ready) > 1 or <int>(<tuple>ready[0])[0] != NO_DATABASE:
+                self.serve_keys(ready)
             if context.keyspace.settling:
                 self.settle()
+        return 0
+
+    cdef int serve_keys(self, list ready) except -1:
+        """Retry the waiting reads of these keys, (database, key) each."""
+        cdef Context context = self.context
+        context.shared = {}
+        context.remade = set()
+        try:
+            for db_index, key in ready if len(ready) == 1 else dict.fromkeys(ready):
+                if db_index != NO_DATABASE:
+                    self.waiting.serve(self, db_index, key)
+        finally:
+            context.shared = context.remade = None
         return 0
 
     cdef int settle(self) except -1:

@@ -24,6 +24,14 @@ cdef class DeliveryOrder:
     cdef uint64_t number(self, const Pending* record) except? 0xffffffffffffffff
 
 
+cdef class DueIds:
+    cdef EntryId* items
+    cdef size_t count
+    cdef size_t capacity
+
+    cdef int add(self, uint64_t ms, uint64_t seq) except -1
+
+
 cdef uint64_t claimable_ms(Pendings* pendings, const Pending* record) noexcept
 cdef uint64_t due_ms(Pendings* pendings, const Pending* record, bint with_zero) noexcept
 cdef uint64_t expires_ms(Pendings* pendings, const Pending* record) noexcept
@@ -43,4 +51,6 @@ cdef bint has_expired(Pendings* pendings, uint64_t now_ms) noexcept
 cdef bint is_idle(Pendings* pendings, uint64_t now_ms, uint64_t min_idle_ms) noexcept
 cdef list earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t limit,
                    DeliveryOrder order, bint with_waiting)
+cdef DueIds find_earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t limit,
+                          DeliveryOrder order, bint with_waiting)
 cdef bint is_before(const Chunk* a, const Chunk* b, int kind) noexcept

@@ -10,8 +10,9 @@ ones.
 
 from libc.stdint cimport UINT64_MAX as NEVER, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memmove
 
-from millstream.entry_id cimport id_less
+from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.pending cimport (
     ABSENT, EXPIRE, IDLE, KINDS, NO_RETRY, RETRY, UNOWNED, WAKE, Chunk, Pending, Pendings, first_of,
     has_retry, heap_of, is_at_limit, older_timeout_ms, saturating_add,
@@ -183,11 +184,35 @@ cdef class DeliveryOrder:
         return note.number if note != NULL and note.at_ms == record.last_delivery_ms else 0
 
 
+cdef class DueIds:
+    """The IDs of records, in an order of time."""
+
+    def __dealloc__(self):
+        free(self.items)
+
+    cdef int add(self, uint64_t ms, uint64_t seq) except -1:
+        cdef size_t wanted
+        cdef EntryId* moved
+        if self.count == self.capacity:
+            wanted = self.capacity * 2 if self.capacity else 16
+            moved = <EntryId*>realloc(self.items, wanted * sizeof(EntryId))
+            if moved == NULL:
+                raise MemoryError("no memory for what is due")
+            self.items = moved
+            self.capacity = wanted
+        self.items[self.count] = EntryId(ms, seq)
+        self.count += 1
+        return 0
+
+
 cdef class DueHeap:
-    """A heap of records that are due, the earliest first."""
+    """A heap of records that are due, the earliest first. Mostly they come in order: then it is an array,
+    of which the first `gone` records were removed."""
     cdef Due* items
     cdef size_t count
     cdef size_t capacity
+    cdef size_t gone
+    cdef bint is_heap
 
     def __dealloc__(self):
         free(self.items)
@@ -196,7 +221,7 @@ cdef class DueHeap:
         cdef size_t wanted, at, up
         cdef Due* moved
         cdef Due made
-        if self.count == self.capacity:
+        if self.gone + self.count == self.capacity:
             wanted = self.capacity * 2 if self.capacity else 64
             moved = <Due*>realloc(self.items, wanted * sizeof(Due))
             if moved == NULL:
@@ -207,6 +232,13 @@ cdef class DueHeap:
         made.order = order
         made.ms = record.ms
         made.seq = record.seq
+        if not self.is_heap:
+            at = self.gone + self.count
+            if self.count == 0 or not due_less(&made, &self.items[at - 1]):
+                self.items[at] = made
+                self.count += 1
+                return 0
+            self.begin_heap()
         at = self.count
         self.count += 1
         while at:
@@ -218,12 +250,24 @@ cdef class DueHeap:
         self.items[at] = made
         return 0
 
+    cdef void begin_heap(self) noexcept:
+        """Continue as a heap: an array in order is one."""
+        memmove(self.items, self.items + self.gone, self.count * sizeof(Due))
+        self.gone = 0
+        self.is_heap = True
+
+    cdef inline const Due* first(self) noexcept:
+        return &self.items[self.gone]
+
     cdef Due pop(self) noexcept:
-        cdef Due first = self.items[0]
+        cdef Due first = self.items[self.gone]
         cdef Due last
         cdef size_t at = 0
         cdef size_t down
         self.count -= 1
+        if not self.is_heap:
+            self.gone += 1
+            return first
         last = self.items[self.count]
         while True:
             down = 2 * at + 1
@@ -490,14 +534,22 @@ cdef bint is_idle(Pendings* pendings, uint64_t now_ms, uint64_t min_idle_ms) noe
 
 cdef list earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t limit,
                    DeliveryOrder order, bint with_waiting):
-    """Up to `limit` IDs (ms, seq) whose time is at most until_ms, the earliest first. Entries that wait
-    are left out unless `with_waiting`.
+    """`find_earliest` as a list of IDs (ms, seq)."""
+    cdef DueIds found = find_earliest(pendings, kind, until_ms, limit, order, with_waiting)
+    cdef size_t i
+    return [(found.items[i].ms, found.items[i].seq) for i in range(found.count)]
+
+
+cdef DueIds find_earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t limit,
+                          DeliveryOrder order, bint with_waiting):
+    """Up to `limit` IDs whose time is at most until_ms, the earliest first. Entries that wait are left
+    out unless `with_waiting`.
 
     A chunk is opened once, when its bound is before everything found so far. It is removed from
     the heap until the end, and then has exact bounds.
     """
     cdef DueHeap found = DueHeap.__new__(DueHeap)
-    cdef list taken = []
+    cdef DueIds taken = DueIds.__new__(DueIds)
     cdef list opened = []
     cdef Chunk* chunk
     cdef Due first
@@ -506,10 +558,10 @@ cdef list earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t lim
     cdef bint in_order = kind == IDLE and order is not None and (<Notes>order.numbers).used > 0
     cdef uint32_t i
     try:
-        while <uint64_t>len(taken) < limit:
+        while taken.count < limit:
             chunk = first_of(pendings, kind)
             if chunk != NULL and chunk.bounds[kind] <= until_ms and (found.count == 0 or (
-                    not comes_after(chunk, kind, &found.items[0]))):
+                    not comes_after(chunk, kind, found.first()))):
                 lowest = NEVER
                 work.count += chunk.used
                 for i in range(chunk.used):
@@ -527,7 +579,7 @@ cdef list earliest(Pendings* pendings, int kind, uint64_t until_ms, uint64_t lim
             if found.count == 0:
                 break
             first = found.pop()
-            taken.append((first.ms, first.seq))
+            taken.add(first.ms, first.seq)
     finally:
         for address, lowest in opened:
             set_bound(pendings, <Chunk*><size_t>address, kind, lowest)

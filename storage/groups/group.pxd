@@ -130,5 +130,6 @@ cdef bint first_read_held(Group group, EntryId start, EntryId* held) noexcept
 cdef bint is_parked(Group group, EntryId at) noexcept
 cdef dict order_meta(Group group)
 cdef bint has_delivery_rules(Group group) noexcept
+cdef int count_copies(Group group, bytes reason, uint64_t count) except -1
 cdef uint64_t delay_after(Group group, int64_t deliveries) except? 0
 cdef uint64_t size_bytes_of(Group group) noexcept

@@ -148,9 +148,7 @@ cdef class Group:
     def count_dead_letters(self, bytes reason not None, uint64_t count) -> None:
         """Count copies of entries that were ended for this reason."""
         self.own_rules()
-        if self.rules.dead_letters is None:
-            self.rules.dead_letters = {}
-        self.rules.dead_letters[reason] = self.rules.dead_letters.get(reason, 0) + count
+        count_copies(self, reason, count)
 
     @property
     def timeout_ms(self) -> int:
@@ -194,6 +192,15 @@ cdef class Group:
     @property
     def memory_bytes(self) -> int:
         return size_bytes_of(self)
+
+
+cdef int count_copies(Group group, bytes reason, uint64_t count) except -1:
+    """`count_dead_letters` for a group that has rules."""
+    cdef GroupRules rules = group.rules
+    if rules.dead_letters is None:
+        rules.dead_letters = {}
+    rules.dead_letters[reason] = rules.dead_letters.get(reason, 0) + count
+    return 0
 
 
 cdef bint has_delivery_rules(Group group) noexcept:

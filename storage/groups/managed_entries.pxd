@@ -1,4 +1,4 @@
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from millstream.entry_id cimport EntryId
 from millstream.storage.groups.group cimport Group
@@ -13,8 +13,12 @@ cdef list ids_held_by(PendingList pending, uint32_t consumer)
 cdef int take_back_later(PendingList pending, EntryId at_id) except -1
 cdef int take_again(PendingList pending, EntryId at_id, uint32_t owner, uint64_t now_ms,
                     uint32_t retry_number) except -1
+cdef int take_next(PendingList pending, EntryId at_id, PendingAt* at, uint32_t owner, uint64_t now_ms,
+                   uint32_t retry_number) except -1
 cpdef int give_back(PendingList pending, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms,
                     uint64_t delay_ms) except -1
+cdef int give_back_at(PendingList pending, EntryId at_id, PendingAt* at, int64_t deliveries,
+                      uint64_t now_ms, uint64_t delay_ms) except -1
 cpdef int keep_dead(PendingList pending, uint64_t ms, uint64_t seq, tuple facts) except -1
 cpdef int extend(PendingList pending, uint64_t ms, uint64_t seq, uint64_t now_ms,
                  uint64_t span_ms) except -1

@@ -15,7 +15,7 @@ from millstream.storage.groups.due_index cimport move_bounds
 from millstream.storage.groups.group cimport Group, timeout_ms_of
 from millstream.storage.groups.ordered_pending cimport OrderedPending, ordered, park_later
 from millstream.storage.groups.pending cimport (
-    NO_RETRY, UNOWNED, Chunk, Pending, PendingAt, saturating_add,
+    NO_RETRY, UNOWNED, Chunk, Pending, PendingAt, Pendings, saturating_add,
 )
 from millstream.storage.groups.pending_chunks cimport find_pending
 from millstream.storage.groups.pending_list cimport PendingList
@@ -50,10 +50,24 @@ cdef uint32_t claim_retry_number(Group group, uint64_t now_ms, uint64_t delivery
     return group.pending.retry_number(timeout_ms, 0)
 
 
+cdef Pending* find_after(Pendings* pendings, EntryId at_id, PendingAt* at) noexcept:
+    """`find_pending`, which is quick for the record after the one at `at`. This may be any place."""
+    cdef Chunk* chunk
+    cdef Pending* record
+    if at.chunk < pendings.chunk_count:
+        chunk = pendings.chunks[at.chunk]
+        if at.index + 1 < chunk.used:
+            record = &chunk.items[at.index + 1]
+            if record.ms == at_id.ms and record.seq == at_id.seq:
+                at.index += 1
+                return record
+    return find_pending(pendings, at_id, at)
+
+
 cdef Pending* held_by(PendingList pending, EntryId at_id, uint32_t consumer, PendingAt* at) noexcept:
     """The record of an entry that this consumer holds, UNOWNED for all readers without a name; NULL
-    if it does not."""
-    cdef Pending* record = find_pending(pending.records, at_id, at)
+    if it does not. It is quick for the record after the one at `at`, which may be any place."""
+    cdef Pending* record = find_after(pending.records, at_id, at)
     if record == NULL or record.consumer != consumer or record.waiting:
         return NULL
     return record
@@ -82,15 +96,31 @@ cdef inline uint64_t expire_ms_of(PendingList pending, const Pending* record) no
 cdef int take_again(PendingList pending, EntryId at_id, uint32_t owner, uint64_t now_ms,
                     uint32_t retry_number) except -1:
     """Record another delivery of a pending entry, to this owner or UNOWNED."""
-    cdef PendingAt at
-    cdef const Pending* record = find_pending(pending.records, at_id, &at)
+    cdef PendingAt at = PendingAt(0, 0)
+    return take_next(pending, at_id, &at, owner, now_ms, retry_number)
+
+
+cdef int take_next(PendingList pending, EntryId at_id, PendingAt* at, uint32_t owner, uint64_t now_ms,
+                   uint32_t retry_number) except -1:
+    """`take_again`, which is quick for the record after the one at `at`. This may be any place."""
+    cdef const Pending* record = find_after(pending.records, at_id, at)
     cdef int64_t deliveries
     if record == NULL:
         return 0
     deliveries = pending.deliveries(record)
-    pending.transfer(&at, owner, now_ms, deliveries if deliveries == INT64_MAX else deliveries + 1,
+    pending.transfer(at, owner, now_ms, deliveries if deliveries == INT64_MAX else deliveries + 1,
                      retry_number)
     return take_back_later(pending, at_id)
+
+
+cdef int let_wait(PendingList pending, PendingAt* at, uint64_t now_ms, int64_t deliveries,
+                  uint32_t retry_number) except -1:
+    """Let a pending entry wait without an owner, from now_ms on for the time of its retry pair."""
+    cdef Chunk* chunk = pending.set_record(at, UNOWNED, now_ms, deliveries, retry_number)
+    chunk.items[at.index].waiting = 1
+    pending.records.waiting += 1
+    move_bounds(pending.records, chunk, &chunk.items[at.index])
+    return 0
 
 
 cpdef int give_back(PendingList pending, uint64_t ms, uint64_t seq, bytes count, uint64_t now_ms,
@@ -117,16 +147,13 @@ cpdef int give_back(PendingList pending, uint64_t ms, uint64_t seq, bytes count,
     return 0 if is_new else take_back_later(pending, EntryId(ms, seq))
 
 
-cdef int let_wait(PendingList pending, PendingAt* at, uint64_t now_ms, int64_t deliveries,
-                  uint32_t retry_number) except -1:
-    """Let a pending entry wait without an owner, from now_ms on for the time of its retry pair."""
-    cdef Chunk* chunk
-    pending.transfer(at, UNOWNED, now_ms, deliveries, retry_number)
-    chunk = pending.records.chunks[at.chunk]
-    chunk.items[at.index].waiting = 1
-    pending.records.waiting += 1
-    move_bounds(pending.records, chunk, &chunk.items[at.index])
-    return 0
+cdef int give_back_at(PendingList pending, EntryId at_id, PendingAt* at, int64_t deliveries,
+                      uint64_t now_ms, uint64_t delay_ms) except -1:
+    """`give_back` for the pending entry at this place, which then has this number of deliveries."""
+    cdef const Pending* record = &pending.records.chunks[at.chunk].items[at.index]
+    cdef uint32_t retry_number = pending.retry_number(delay_ms, expire_ms_of(pending, record))
+    let_wait(pending, at, now_ms, deliveries, retry_number)
+    return take_back_later(pending, at_id)
 
 
 cdef int take_back_later(PendingList pending, EntryId at_id) except -1:
@@ -154,15 +181,11 @@ cpdef int keep_dead(PendingList pending, uint64_t ms, uint64_t seq, tuple facts)
     cdef PendingAt at
     cdef Pending* record = find_pending(pending.records, EntryId(ms, seq), &at)
     cdef uint32_t retry_number
-    cdef Chunk* chunk
     cdef OrderedPending keyed
     if record == NULL:
         return 0
     retry_number = pending.retry_number(NEVER, 0)
-    pending.transfer(&at, UNOWNED, record.last_delivery_ms, pending.deliveries(record), retry_number)
-    chunk = pending.records.chunks[at.chunk]
-    chunk.items[at.index].waiting = 1
-    pending.records.waiting += 1
+    let_wait(pending, &at, record.last_delivery_ms, pending.deliveries(record), retry_number)
     set_dead(pending, ms, seq, facts, True)
     keyed = ordered(pending)
     if keyed is not None:  # it does not stop its key

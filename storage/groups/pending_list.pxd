@@ -3,7 +3,8 @@ cimport cython
 
 from millstream.entry_id cimport EntryId
 from millstream.storage.groups.consumers cimport Consumer, Members
-from millstream.storage.groups.pending cimport Pending, PendingAt, Pendings
+from millstream.storage.groups.due_index cimport DueIds
+from millstream.storage.groups.pending cimport Chunk, Pending, PendingAt, Pendings
 from millstream.storage.groups.pending_chunks cimport SharedPending
 
 
@@ -38,10 +39,13 @@ cdef class PendingList(Members):
     cdef int mark_gone(self, uint64_t ms, uint64_t seq) except -1
     cdef int forget_gone(self) except -1
     cdef uint64_t claim_bound(self) noexcept
-    cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero, bint with_waiting=*)
+    cdef DueIds take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero,
+                         bint with_waiting=*)
     cdef list idle_ids(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit)
     cdef tuple row(self, const Pending* record)
     cdef SharedPending share_pending(self)
+    cdef Chunk* set_record(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
+                           int64_t deliveries, uint32_t retry_number) except NULL
 
 
 cdef int64_t deliveries_of(const Pending* record, dict large_counts) except -1

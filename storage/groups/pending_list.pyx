@@ -12,7 +12,7 @@ cimport cython
 from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.groups.consumers cimport Consumer, Details, Members
 from millstream.storage.groups.due_index cimport (
-    DeliveryOrder, bound_of, chunk_bounds, earliest, move_bounds, work,
+    DeliveryOrder, DueIds, bound_of, chunk_bounds, earliest, find_earliest, move_bounds, work,
 )
 from millstream.storage.groups.pending cimport (
     Chunk, DELIVERIES_MAX, IDLE, NO_RETRY, Pending, PendingAt, Pendings, RETRY, RetryTimes,
@@ -226,6 +226,13 @@ cdef class PendingList(Members):
     cdef int transfer(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
                        int64_t deliveries, uint32_t retry_number) except -1:
         """Set owner, time of delivery, count and retry pair of the record at `at`."""
+        cdef Chunk* chunk = self.set_record(at, consumer, delivery_ms, deliveries, retry_number)
+        move_bounds(self.records, chunk, &chunk.items[at.index])
+        return 0
+
+    cdef Chunk* set_record(self, PendingAt* at, uint32_t consumer, uint64_t delivery_ms,
+                           int64_t deliveries, uint32_t retry_number) except NULL:
+        """`transfer`, without the bounds of the record's chunk, which is returned."""
         cdef Chunk* chunk = own_chunk(self.records, at.chunk)
         cdef Pending* record = &chunk.items[at.index]
         self.set_deliveries(record, deliveries)
@@ -236,8 +243,7 @@ cdef class PendingList(Members):
         record.consumer = consumer
         record.retry_number = retry_number
         record.last_delivery_ms = min(delivery_ms, TIME_MAX)
-        move_bounds(self.records, chunk, record)
-        return 0
+        return chunk
 
     cpdef int claim(self, uint64_t ms, uint64_t seq, Consumer consumer, uint64_t delivery_ms,
                     bytes count, uint32_t retry_number) except -1:
@@ -258,8 +264,7 @@ cdef class PendingList(Members):
         return self.transfer(&at, consumer.index, delivery_ms, deliveries, retry_number)
 
     cdef int note_again(self, uint64_t ms, uint64_t seq, uint64_t at_ms, uint64_t now_ms) except -1:
-        """Note for DeliveryOrder that a command delivered a pending entry again at at_ms, mostly
-        now."""
+        """Note for DeliveryOrder that a command delivered a pending entry again at at_ms."""
         cdef Details details = self.own_details()
         if details.order is None:
             details.order = DeliveryOrder()
@@ -348,10 +353,10 @@ cdef class PendingList(Members):
         cdef uint64_t idle_ms = self.claim_idle()
         return NEVER if idle_ms == NEVER else saturating_add(bound_of(self.records, IDLE), idle_ms)
 
-    cdef list take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero, bint with_waiting=True):
-        """Up to `limit` IDs (ms, seq) due now, earliest due first, then by ID."""
-        return earliest(self.records, RETRY if with_zero else WAKE, now_ms, limit, self.order(),
-                        with_waiting)
+    cdef DueIds take_due(self, uint64_t now_ms, uint64_t limit, bint with_zero, bint with_waiting=True):
+        """Up to `limit` IDs due now, earliest due first, then by ID."""
+        return find_earliest(
+            self.records, RETRY if with_zero else WAKE, now_ms, limit, self.order(), with_waiting)
 
     cdef list idle_ids(self, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit):
         """Up to `limit` IDs (ms, seq) that are idle for at least min_idle_ms, longest idle first,

@@ -15,12 +15,23 @@ from millstream.storage.groups.pending cimport NO_RETRY, RETRY_TIMES_MAX, Pendin
 
 from millstream.errors import CommandError
 
+cdef enum:
+    # Most groups have only a few pairs: these are compared one by one.
+    FEW_PAIRS = 8
+
 
 cdef uint32_t number_of(Pendings* pendings, Details details, uint64_t retry_ms,
                         uint64_t expire_ms) except 0:
     """The number of a (retry, expire) pair, from 1. Use the number before requesting
     another one: when all numbers are used, a pair without records is replaced."""
     cdef uint32_t number
+    cdef const RetryTimes* times = pendings.retry_times
+    cdef uint32_t compared = 0 if times == NULL else min(
+        details.retry_times_count, <uint32_t>FEW_PAIRS)
+    for number in range(1, compared):
+        if times[number].retry_ms == retry_ms and times[number].expire_ms == expire_ms and (
+                times[number].known):
+            return number
     pair = (retry_ms, expire_ms)
     if details.retry_numbers is None:
         details.retry_numbers = {}

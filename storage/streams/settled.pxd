@@ -15,5 +15,6 @@ cdef enum:
 
 cdef bint first_held_in(Group group, EntryId start, EntryId* held) noexcept
 cdef bint find_first_held(Stream stream, EntryId* held) except -1
+cdef int note_first_kept(Stream stream, EntryId entry) noexcept
 cdef list settled_runs(Stream stream, const Limits* limits, uint64_t now_ms, EntryId start,
                        EntryId* next, bint* more)

@@ -59,6 +59,34 @@ cdef bint find_first_held(Stream stream, EntryId* held) except -1:
     return oldest_held(stream, known_groups(policy, stream), LEAPS_MAX, &policy.holder, held)
 
 
+# The stream that was settled last, and its first kept ID, which was that of an entry. It still is as long
+# as no entry is removed. The address of the policy is only compared.
+cdef struct FirstKept:
+    void* policy
+    uint64_t incarnation
+    EntryId entry
+    uint64_t removed
+
+cdef FirstKept first_kept = FirstKept(NULL, 0, EntryId(0, 0), 0)
+
+
+cdef int note_first_kept(Stream stream, EntryId entry) noexcept:
+    """Note that an entry, to which all entries before it were evicted, exists."""
+    first_kept.policy = <void*>stream.policy
+    first_kept.incarnation = stream.incarnation
+    first_kept.entry = entry
+    first_kept.removed = stream.entries_evicted + stream.entries_deleted
+    return 0
+
+
+cdef inline bint has_first_kept(Stream stream) noexcept:
+    """True if the first kept ID is known to be that of an entry."""
+    return first_kept.policy == <void*>stream.policy and (
+        first_kept.incarnation == stream.incarnation
+        and first_kept.entry.ms == stream.head_ms and first_kept.entry.seq == stream.head_seq
+        and first_kept.removed == stream.entries_evicted + stream.entries_deleted)
+
+
 cdef bint oldest_held(Stream stream, list groups, int leaps_max, Py_ssize_t* holder,
                       EntryId* held) except -1:
     """`find_first_held` among these groups. The search begins with the one with the number `holder`,
@@ -68,8 +96,10 @@ cdef bint oldest_held(Stream stream, list groups, int leaps_max, Py_ssize_t* hol
     cdef Py_ssize_t i, k, at
     cdef Py_ssize_t count = len(groups)
     cdef bint found
-    if not stream.first_entry(held):
+    cdef bint exists = has_first_kept(stream)
+    if stream.length == 0:
         return False
+    held[0] = EntryId(stream.head_ms, stream.head_seq)
     for _ in range(leaps_max):
         found = False
         at = holder[0]
@@ -82,13 +112,16 @@ cdef bint oldest_held(Stream stream, list groups, int leaps_max, Py_ssize_t* hol
                 lowest = one
                 holder[0] = i
             if lowest.ms == held.ms and lowest.seq == held.seq:
-                return True
+                if exists:
+                    return True
+                break
         if not found:
             return False
         stream.walk_start(&walk, lowest)
         if not stream.walk_next(&walk):
             return False
         held[0] = EntryId(walk.cursor.entry.ms, walk.cursor.entry.seq)
+        exists = True
         if lowest.ms == held.ms and lowest.seq == held.seq:
             return True
     return True

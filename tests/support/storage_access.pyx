@@ -16,7 +16,9 @@ from millstream.storage.blocks.skiplist cimport SkipList
 from millstream.storage.blocks.skiplist_pages cimport PAGE_BLOCKS, Blocks, Page, Place, block_at, rank_in
 from millstream.storage.groups.consumers cimport Details
 from millstream.storage.groups.dead_entries cimport dead_count, dead_entries
-from millstream.storage.groups.due_index cimport claimable_ms, due_ms, ends_ms, exact_min, is_before
+from millstream.storage.groups.due_index cimport (
+    DueIds, claimable_ms, due_ms, ends_ms, exact_min, is_before,
+)
 from millstream.storage.groups.group cimport Group, keys_of
 from millstream.storage.groups.key_order cimport KeyOrder, key_ids, load_keys, saved_keys
 from millstream.storage.groups.managed_entries cimport ids_held_by, rounded_up, take_again
@@ -463,7 +465,8 @@ def key_hash(bytes text not None, uint64_t seed) -> int:
 
 def due_ids(Group group not None, uint64_t now_ms, uint64_t limit, bint with_zero=True) -> list:
     """IDs due now, earliest due first, then by ID."""
-    return group.pending.take_due(now_ms, limit, with_zero)
+    cdef DueIds found = group.pending.take_due(now_ms, limit, with_zero)
+    return [(found.items[i].ms, found.items[i].seq) for i in range(found.count)]
 
 
 def idle_ids(Group group not None, uint64_t now_ms, uint64_t min_idle_ms, uint64_t limit) -> list:

@@ -313,6 +313,24 @@ def test_a_policy_shows_eight_fields_while_groups_matter(player: InProcessClient
 # ---------------------------------------------------------------- what leaves, and when
 
 
+@pytest.mark.parametrize("trim", ["", "XTRIM s MINID 2-5"])
+def test_the_first_kept_entry_holds_nothing_after_its_deletion(
+    in_process: InProcessServer, player: InProcessClient, trim: str
+) -> None:
+    fill(player, 1, 6)
+    player.call("XGROUP CREATE s g 0")
+    player.call("TPOLICY s EVICT DONE")
+    player.call("XREADGROUP GROUP g c STREAMS s >")
+    player.call("XACK s g 1-0")
+    if trim:
+        player.call(trim)
+    assert player.call("XDEL s 2-0 3-0") == (1 if trim else 2)
+    player.call("XACK s g 4-0")
+    assert length(player) == 2
+    player.call("XACK s g 5-0 6-0")
+    assert length(player) == 0
+
+
 @pytest.mark.parametrize("trim", ["", "EXACT", "APPROX"])
 def test_done_removes_settled_entries_one_by_one(
     in_process: InProcessServer, player: InProcessClient, trim: str

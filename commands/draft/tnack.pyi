@@ -1,0 +1,1 @@
+DELAY_MAX_MS: int
