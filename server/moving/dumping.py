@@ -120,7 +120,9 @@ def main() -> None:
 def _dump(file: File, writer: RdbWriter, redis: str, with_keys: bool) -> dict[str, Any]:
     now_ms = time.time_ns() // 1_000_000
     writer.describe(redis, now_ms // 1000)
-    result = export_base(file, writer, now_ms) if with_keys else RdbExport()
+    result = RdbExport()
+    if with_keys:  # a command that follows may give a key, due by now, more time to live
+        result = export_base(file, writer, now_ms, with_due=True)
     writer.finish()
     return {
         "streams": result.streams,

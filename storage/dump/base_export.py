@@ -35,14 +35,16 @@ def export_base(
     writer: RdbWriter,
     now_ms: int,
     is_wanted: Callable[[int, bytes], bool] = lambda database, key: True,
+    *,
+    with_due: bool = False,
 ) -> RdbExport:
-    """Write the keys of a base that are wanted and not due, without the end of the file. DataError
-    when the base is damaged."""
+    """Write the keys of a base that are wanted, `with_due` also those that are due, without the end
+    of the file. DataError when the base is damaged."""
     result = RdbExport()
     for database, key, value, expires_ms in _keys(base, now_ms):
         if not is_wanted(database, key):
             continue
-        if expires_ms is not None and expires_ms <= now_ms:
+        if expires_ms is not None and expires_ms <= now_ms and not with_due:
             continue
         if isinstance(value, Stream):
             lost = losses(value, writer.kind)

@@ -110,6 +110,21 @@ def count_of(rdb: Path) -> tuple[int, int]:
     return number, length
 
 
+def test_keys_that_are_due_are_in_the_file(new_server: Callable[..., Server], rdb: Path) -> None:
+    """Some became due after the capture, and the next command may give them more time."""
+    server = new_server("data").start()
+    with server.client() as client:
+        client.call("DEBUG", "SET-ACTIVE-EXPIRE", 0)
+        client.call("SET", "a", "b")
+        client.call("PEXPIRE", "a", 1)
+        client.call("MULTI")
+        client.call("XADD", "s", "1-1", "a", "b")
+        client.call("PEXPIRE", "s", 1)
+        client.call("EXEC")
+    fetch(server, rdb, "--rdb")
+    assert "gets 1 stream with 1 entry, and 1 string" in server.log
+
+
 def test_functions_are_an_empty_file(server: Server, rdb: Path) -> None:
     with server.client() as client:
         client.call("SET", "a", "b")
