@@ -101,7 +101,7 @@ def begin(task: Task, output: int) -> int:
     files = [file for source in task.sources for file in source.all_files]
     for descriptor in (task.base, *(file.descriptor for file in files if file.descriptor > 0)):
         os.set_inheritable(descriptor, True)
-    words = [sys.executable, "-m", "millstream.server.moving.converting", task.to_text()]
+    words = [sys.executable, "-P", "-m", "millstream.server.moving.converting", task.to_text()]
     actions = [(os.POSIX_SPAWN_DUP2, output, 2)]
     return os.posix_spawn(sys.executable, words, os.environ, file_actions=actions)
 

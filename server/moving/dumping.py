@@ -86,7 +86,7 @@ def _begin(order: DumpOrder, output: int) -> int:
     """Start the process, which writes messages to a descriptor; the number of the process."""
     for descriptor in (order.base, order.rdb):
         os.set_inheritable(descriptor, True)
-    words = [sys.executable, "-m", "millstream.server.moving.dumping", json.dumps(order)]
+    words = [sys.executable, "-P", "-m", "millstream.server.moving.dumping", json.dumps(order)]
     actions = [(os.POSIX_SPAWN_DUP2, output, 2)]
     return os.posix_spawn(sys.executable, words, os.environ, file_actions=actions)
 

@@ -16,6 +16,9 @@ from tests.support.waiting import wait_until
 from tests.wire.test_import import fill
 from tests.wire.test_tools import run, url_of
 
+from millstream.server.moving.dumping import BaseDumper
+from millstream.server.replication.redis_dump import DumpOrder
+
 DEADLINE_S = 60
 
 
@@ -194,3 +197,16 @@ def test_a_client_that_leaves_early(durable_server: Server) -> None:
             last.call("REPLCONF", "rdb-only", 1)
             last.send("SYNC")
             assert rdb_in(last.read_to_end()).startswith(b"REDIS")
+
+
+def test_modules_in_the_current_folder_are_not_used(
+    tmp_path: Path, rdb: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "millstream"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    with rdb.open("w+b") as file, (tmp_path / "base").open("w+b") as base:
+        order = DumpOrder(base.fileno(), file.fileno(), "7.0", 0, with_keys=False)
+        assert BaseDumper().dump(order).streams == 0
+    done = run("import", str(rdb), "--dir", str(tmp_path / "data"))
+    assert done.returncode == 0, done.stdout + done.stderr
