@@ -30,6 +30,8 @@ EntryId = tuple[int, int]
 
 UNOWNED = b"unowned"
 _IDS_MAX = 1000  # in one command
+# Of the whole stream that is sent for a pending entry that is not in it any more: 2 ms.
+_ENTRIES_MAX = 1000
 # An empty stream is made with a group, which is removed again.
 _NO_GROUP = b"millstream"
 
@@ -288,7 +290,8 @@ class Frame:
     ) -> None:
         """Pending entries have changed. Redis forgets those that are no longer in the stream when
         they are claimed. Of these, a repeated delivery is left out, as Redis does for all; another
-        change (XNACK, or a claim before the entry was removed) is sent with the whole key."""
+        change (XNACK, or a claim before the entry was removed) is sent with the whole key, unless
+        the stream is long: it then stays pending there as it was."""
         stream, group = self.stream(db, key), self.pending_group(db, key, group_name)
         if stream is None or group is None:
             return
@@ -296,7 +299,7 @@ class Frame:
         for word in ids:
             if stream.has_entry(*parse(word, False)):
                 rows += _row(group, word)
-            elif not is_repeated and _row(group, word):
+            elif not is_repeated and stream.length <= _ENTRIES_MAX and _row(group, word):
                 self.whole.add((db, key))
                 return
         self.claim(db, key, group, rows)

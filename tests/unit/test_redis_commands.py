@@ -166,6 +166,24 @@ def test_a_repeated_delivery_of_a_deleted_entry_keeps_it_pending() -> None:
     pair.assert_same()
 
 
+def test_a_change_of_a_deleted_entry_does_not_send_a_long_stream() -> None:
+    """That would stop the server meanwhile. Redis keeps the entry pending as it was."""
+    pair = Pair()
+    pair.change([("XADD", "s", f"{i}-1", "a", "b") for i in range(1, 2001)])
+    for line in (
+        "XGROUP CREATE s g 0", "XREADGROUP GROUP g ann COUNT 2 STREAMS s >", "XDEL s 1-1",
+        "XNACK s g FAIL IDS 2 1-1 2-1",
+    ):  # fmt: skip
+        pair.server.executor.feed(pair.player, encode_command(line.split()))
+        pair.server.settle()
+    assert not [data for data in pair.journal.commands if b"RESTORE" in data]
+    pair.follow()
+    there = {row[:2]: row[2] for row in pair.follower.group().pending.rows(0, 0, (9, 9))}
+    assert there == {(1, 1): b"ann", (2, 1): UNOWNED}
+    pair.change([("XACK", "s", "g", "1-1", "2-1")])
+    pair.assert_same()
+
+
 def test_a_sweep_names_the_entries_that_it_deletes() -> None:
     """Redis cannot delete a range; the stream as a whole may be as large as the memory."""
     pair = Pair()
