@@ -24,8 +24,10 @@ from millstream.server.gateway.merging import (
     split,
     split_cursor,
 )
-from millstream.server.gateway.order import Answer, Gathering, ReplyOrder
+from millstream.server.gateway.order import Gathering, ReplyOrder
 from millstream.server.gateway.requests import ENDED, INVALID, WORDS, RequestReader, Routes
+from millstream.server.gateway.session import Session
+from millstream.server.gateway.subscriptions import Subscriptions
 from millstream.server.gateway.transaction import (
     CROSSSLOT,
     DISCARD,
@@ -37,8 +39,9 @@ from millstream.server.gateway.transaction import (
     WATCH_INSIDE,
     Transaction,
 )
-from millstream.server.gateway.upstream import Call, Run, Upstream, unreachable
+from millstream.server.gateway.upstream import Answer, Call, Run, Upstream, unreachable
 from millstream.server.gateway.waiting import WAITS_MAX, WaitingRead
+from millstream.server.net.keepalive import keep_alive
 from millstream.server.protocol.resp import Limits, encode_reply
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
@@ -55,6 +58,7 @@ class Host(Protocol):
     limits: Limits
     node_count: int
     failed: set[int]
+    keepalive_s: int
 
     def port_of(self, node: int) -> int: ...
     def opened(self, client: Client) -> bytes | None:
@@ -64,16 +68,15 @@ class Host(Protocol):
 
 
 class Client(asyncio.Protocol):
-    """`session` has what each node is sent first: requests by name, in their order."""
-
     def __init__(self, host: Host) -> None:
         self.number = 0  # of all clients since the start
-        self.session: dict[str, bytes] = {}
+        self.session = Session()
         self.is_slow = False
         self._host = host
         self._reader = RequestReader(host.routes, host.limits)
         self._upstreams: dict[int, Upstream] = {}
         self._order = ReplyOrder()
+        self.kept = self._order.kept
         self._waits: list[WaitingRead] = []
         self._more: list[bytes] = []  # received while requests wait
         self._deferred: Callable[[], None] | None = None  # a request that runs alone
@@ -85,13 +88,14 @@ class Client(asyncio.Protocol):
         self._is_working = False
         self._home: int | None = None
         self._transaction: Transaction | None = None
-        self._subscriptions: dict[str, dict[bytes, int]] = {}  # names by kind, with their nodes
+        self._subscriptions = Subscriptions()
 
     # The connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # that of uvloop has its methods
         self._transport = transport
+        keep_alive(transport, self._host.keepalive_s)
         name = transport.get_extra_info("sockname")
         self._address = name[0] if isinstance(name, tuple) else LOCAL
         refusal = self._host.opened(self)
@@ -135,6 +139,7 @@ class Client(asyncio.Protocol):
         self._update_upstreams()
 
     def _update_upstreams(self) -> None:
+        self.kept.has_paused = False
         for upstream in list(self._upstreams.values()):
             upstream.update_reading()
 
@@ -168,6 +173,8 @@ class Client(asyncio.Protocol):
         self._is_working = False
         for upstream in list(self._upstreams.values()):
             upstream.flush()
+        if self.kept.has_paused:
+            self._update_upstreams()
         self._send_out()
         self._set_reading(not self._is_held())
 
@@ -191,7 +198,7 @@ class Client(asyncio.Protocol):
 
     def _end_alone(self) -> None:
         self._is_alone = False
-        used = {node for held in self._subscriptions.values() for node in held.values()}
+        used = self._subscriptions.nodes()
         for node, upstream in self._upstreams.items():
             upstream.has_messages = node in used
 
@@ -228,9 +235,9 @@ class Client(asyncio.Protocol):
     def _run(self, row: Command, kind: int, words: list[bytes], raw: bytes) -> None:
         """A request outside a transaction."""
         if kind == policies.SESSION:
-            self._alone(partial(self._say, row.name, raw))
+            self._alone(partial(self._say, row.name, words, raw))
         elif kind == policies.SUBSCRIPTION:
-            self._alone(partial(self._subscribe, row, words, raw))
+            self._alone(partial(self._subscribe, row, words))
         elif kind == policies.ALL:
             self._ask_all(row, raw)
         elif kind == policies.SPLIT:
@@ -294,8 +301,9 @@ class Client(asyncio.Protocol):
             self._send_pinned(raw)
 
     def _answer(self, data: bytes) -> None:
-        self._order.append(Answer(data))
-        self._order.advance()
+        answer = Answer()
+        self._order.append(answer)
+        self._order.complete(answer, data)
 
     def _refuse(self, text: str, words: Sequence[bytes]) -> None:
         name = words[0].decode("ascii", "replace").upper()
@@ -312,13 +320,13 @@ class Client(asyncio.Protocol):
         """Requests to several nodes, whose replies become one."""
         answer = Answer()
         self._order.append(answer)
-        gathering = Gathering(answer, len(requests), merge, when_mixed)
+        gathering = Gathering(self.kept, answer, len(requests), merge, when_mixed)
         for part, (node, raw) in enumerate(requests):
             take = partial(gathering.take, part)
             if node in self._host.failed:
                 take(unreachable(node))
             else:
-                self.upstream(node).send(raw, Call(take))
+                self.upstream(node).send(raw, Call(take, 1, answer))
         self._order.advance()
 
     def _ask_all(self, row: Command, raw: bytes) -> None:
@@ -346,20 +354,18 @@ class Client(asyncio.Protocol):
         answer, node_of = Answer(), self._host.routes.node_of
         read = WaitingRead(self, row, words, node_of, partial(self._end_wait, answer))
         failed = [node for node in read.nodes if node in self._host.failed]
+        self._order.append(answer)
         if row.name == "xreadgroup" or len(read.nodes) > WAITS_MAX:
-            answer.data = CROSSSLOT
+            self._order.complete(answer, CROSSSLOT)
         elif failed:
-            answer.data = unreachable(failed[0])
+            self._order.complete(answer, unreachable(failed[0]))
         else:
             self._waits.append(read)
-        self._order.append(answer)
-        if answer.data is None:
             read.begin()
-        self._order.advance()
 
     def _end_wait(self, answer: Answer, read: WaitingRead, reply: bytes) -> None:
         self._waits.remove(read)
-        answer.data = reply
+        self._order.complete(answer, reply)
 
     def _scan(self, words: list[bytes], raw: bytes) -> None:
         nodes = self._host.node_count
@@ -373,13 +379,12 @@ class Client(asyncio.Protocol):
 
     # Requests that run alone
 
-    def _say(self, name: str, raw: bytes) -> None:
+    def _say(self, name: str, words: Sequence[bytes], raw: bytes) -> None:
         """AUTH, HELLO, the name of the client: for all its connections, also later ones."""
-        self._tell_all(raw, partial(self._note_said, name, raw))
+        self._tell_all(raw, partial(self._note_said, name, words))
 
-    def _note_said(self, name: str, raw: bytes, replies: Sequence[bytes]) -> bytes:
-        self.session.pop(name, None)
-        self.session[name] = raw
+    def _note_said(self, name: str, words: Sequence[bytes], replies: Sequence[bytes]) -> bytes:
+        self.session.note(name, words)
         return as_standalone(replies[0])
 
     def _tell_all(self, raw: bytes, merge: Merge) -> None:
@@ -393,31 +398,21 @@ class Client(asyncio.Protocol):
         self.session.clear()
         self._tell_all(raw, lambda replies: replies[0])
 
-    def _subscribe(self, row: Command, words: list[bytes], raw: bytes) -> None:
-        held = self._subscriptions.setdefault(row.name.replace("unsub", "sub"), {})
-        names = words[1:]
+    def _subscribe(self, row: Command, words: list[bytes]) -> None:
         node = self._home_node()
-        if row.key_specs:
-            node = self._host.routes.node_of(cluster_slot_of(names[0])) if names else node
-        count = len(names)
-        if "unsub" in row.name:
-            if not names:
-                node = next(iter(held.values()), node)
-                names = [name for name, of in held.items() if of == node]
-                count = max(1, len(names))
-            for name in names:
-                held.pop(name, None)
-        else:
-            held.update(dict.fromkeys(names, node))
-        if node in self._host.failed:
-            self._answer(unreachable(node))
-            return
-        upstream = self.upstream(node)
-        upstream.has_messages = True
-        run = Run(upstream, max(1, count), is_confirmation=True)
-        self._order.append(run)
-        upstream.send(raw, run)
-        upstream.flush()
+        if row.key_specs and len(words) > 1:
+            node = self._host.routes.node_of(cluster_slot_of(words[1]))
+        for change in list(self._subscriptions.change(row.name, words, node)):
+            if change.node in self._host.failed:
+                change.undo()
+                self._answer(unreachable(change.node))
+                continue
+            upstream = self.upstream(change.node)
+            upstream.has_messages = True
+            run = Run(upstream, change.confirmations, change.undo)
+            self._order.append(run)
+            upstream.send(change.request, run)
+            upstream.flush()
 
     # Transactions
 
@@ -462,6 +457,8 @@ class Client(asyncio.Protocol):
             node = self._home_node() if slot is None else self._host.routes.node_of(slot)
             if node in self._host.failed:
                 state.has_failed = state.has_failed or is_open
+                if not is_open:
+                    self._leave_transaction()  # nothing is watched
                 self._answer(unreachable(node))
                 return False
             state.upstream = self.upstream(node)
@@ -480,7 +477,8 @@ class Client(asyncio.Protocol):
         self, state: Transaction, row: Command, kind: int, words: list[bytes], raw: bytes
     ) -> None:
         """A request after MULTI."""
-        if kind in (policies.SESSION, policies.SUBSCRIPTION):
+        is_for_all = kind == policies.ALL and row.name not in policies.AT_ONCE_IN_MULTI
+        if is_for_all or kind in (policies.SESSION, policies.SUBSCRIPTION, policies.OWN):
             self._refuse(NOT_IN_MULTI, words)
             return
         slot = _slot_of(row, words)
@@ -516,13 +514,20 @@ class Client(asyncio.Protocol):
     def pass_on(self, run: Run, piece: bytes) -> None:
         self._order.pass_on(run, piece)
 
+    def waits_for(self, item: Run | Call) -> bool:
+        return self._order.waits_for(item)
+
     def push(self, message: bytes) -> None:
         self._order.push(message)
 
     def finish_turn(self) -> None:
         self._order.advance()
         is_plain = self._is_reading and not self._is_alone and self._deferred is None
-        if is_plain and not (self._more or self._is_ending or self._has_eof):
+        if (
+            is_plain
+            and not self.kept.has_paused
+            and not (self._more or self._is_ending or self._has_eof)
+        ):
             self._send_out()  # usually no request waits
             return
         self._work()
@@ -532,16 +537,14 @@ class Client(asyncio.Protocol):
             if not self._order:
                 self.close()
             elif self._has_eof:
-                for upstream in list(self._upstreams.values()):
+                waiting = [upstream for read in self._waits for upstream in read.waiting]
+                for upstream in [*self._upstreams.values(), *waiting]:
                     upstream.end_of_requests()
 
     def _send_out(self) -> None:
         data = self._order.take_out()
         if data and not self._is_closed:
             self._transport.write(data)
-
-    def upstream_has_room(self) -> None:
-        self._work()
 
     def upstream_ended(self, upstream: Upstream, *, lost: bool) -> None:
         if self._upstreams.get(upstream.node) is upstream:

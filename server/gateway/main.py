@@ -40,6 +40,7 @@ class Gateway:
         self.limits = Limits(config.proto_max_bulk_len, config.client_query_buffer_limit)
         self.node_count = len(slot_map.shards)
         self.failed: set[int] = set()
+        self.keepalive_s = config.tcp_keepalive
         self.stopping = asyncio.Event()
         self._config = config
         self._clients: set[Client] = set()

@@ -3,44 +3,54 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from millstream.server.gateway.merging import Merge
-from millstream.server.gateway.upstream import Run, Upstream
-
-MERGED_MAX_BYTES = 256 << 20
-TOO_LARGE = b"-ERR the replies of the nodes are too large to be merged: ask the nodes\r\n"
-
-
-class Answer:
-    """A reply of the gateway itself; None until it is complete."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes | None = None) -> None:
-        self.data = data
+from millstream.server.gateway.upstream import (
+    MERGED_MAX_BYTES,
+    TOO_LARGE,
+    Answer,
+    Call,
+    Kept,
+    Run,
+    Upstream,
+)
 
 
 class Gathering:
     """The replies to the parts of one request."""
 
     def __init__(
-        self, answer: Answer, count: int, merge: Merge, when_mixed: Callable[[], None] | None
+        self,
+        kept: Kept,
+        answer: Answer,
+        count: int,
+        merge: Merge,
+        when_mixed: Callable[[], None] | None,
     ) -> None:
         """`when_mixed` is called if only some of the replies are errors."""
+        self._kept = kept
         self._answer = answer
         self._when_mixed = when_mixed
         self._merge = merge
-        self._replies: list[bytes | None] = [None] * count
+        self._replies = [b""] * count
+        self._missing = count
         self._bytes = 0
 
     def take(self, part: int, reply: bytes) -> None:
+        if self._bytes + len(reply) > MERGED_MAX_BYTES:
+            reply = TOO_LARGE
         self._bytes += len(reply)
-        self._replies[part] = reply if self._bytes <= MERGED_MAX_BYTES else TOO_LARGE
-        replies = [one for one in self._replies if one is not None]
-        if len(replies) == len(self._replies):
+        self._kept.size_bytes += len(reply)
+        self._replies[part] = reply
+        self._missing -= 1
+        if not self._missing:
+            replies = self._replies
             errors = [one for one in replies if one.startswith(b"-")]
-            self._answer.data = errors[0] if errors else self._merge(replies)
+            data = errors[0] if errors else self._merge(replies)
+            self._kept.size_bytes -= self._bytes
+            self._answer.data = data
+            self._kept.size_bytes += len(data)
             if errors and len(errors) < len(replies) and self._when_mixed is not None:
                 self._when_mixed()
 
@@ -51,7 +61,8 @@ class ReplyOrder:
     def __init__(self) -> None:
         self._items: deque[Run | Answer] = deque()
         self._out: list[bytes] = []
-        self._pushes: Sequence[bytes] = []
+        self._pushes: list[bytes] = []
+        self.kept = Kept()
         self._is_inside = False  # a part of a reply was sent
 
     def __len__(self) -> int:
@@ -60,6 +71,18 @@ class ReplyOrder:
 
     def append(self, item: Run | Answer) -> None:
         self._items.append(item)
+
+    def complete(self, answer: Answer, data: bytes) -> None:
+        """An answer of the gateway itself, which the order has, is complete."""
+        answer.data = data
+        self.kept.size_bytes += len(data)
+        self.advance()
+
+    def waits_for(self, item: Run | Call) -> bool:
+        """True if the next reply is made of this one."""
+        if not self._items or (isinstance(item, Call) and item.answer is None):
+            return True
+        return self._items[0] is (item.answer if isinstance(item, Call) else item)
 
     def continued(self, upstream: Upstream) -> Run | None:
         """The last run, if it is one of this node that more requests may join."""
@@ -78,6 +101,7 @@ class ReplyOrder:
                 self.advance()
         else:
             run.data += piece
+            self.kept.size_bytes += len(piece)
 
     def advance(self) -> None:
         """Send what is complete at the beginning of the order."""
@@ -86,20 +110,21 @@ class ReplyOrder:
             if isinstance(head, Answer):
                 if head.data is None:
                     return
+                self.kept.size_bytes -= len(head.data)
                 self._out.append(head.data)
             else:
                 if head.data:
+                    self.kept.size_bytes -= len(head.data)
                     self._out.append(bytes(head.data))
                     head.data.clear()
                 if head.missing:
                     self._is_inside = head.upstream.is_inside
-                    head.upstream.update_reading()
                     return
             self._items.popleft()
 
     def push(self, message: bytes) -> None:
         """A message, which is sent between two replies."""
-        self._pushes = [*self._pushes, message]
+        (self._pushes if self._is_inside else self._out).append(message)
 
     def take_out(self) -> bytes:
         """What can be sent now."""

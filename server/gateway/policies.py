@@ -19,6 +19,7 @@ SUBSCRIPTION = 6
 OWN = 7  # in a way of its own
 REFUSED = 8
 
+AT_ONCE_IN_MULTI = frozenset({"wait", "waitaof"})  # they do not wait there
 SPLIT_READS = frozenset({"xread", "xreadgroup", "tmread"})
 _KINDS = {
     # The tips of these two are for their use in health checks of a proxy.

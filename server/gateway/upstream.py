@@ -12,43 +12,91 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from millstream.server.gateway.replies import ReplyError, ReplyScanner
+from millstream.server.gateway.session import Session
 from millstream.server.monitor.log import LOGGER
 
-# Of replies that wait for those of other nodes, and of requests that wait for the connection.
+# Of a client's replies that wait for earlier ones, and of requests that wait for a connection.
 WAITING_MAX_BYTES = 1 << 20
+MERGED_MAX_BYTES = 256 << 20
+TOO_LARGE = b"-ERR the replies of the nodes are too large to be merged: ask the nodes\r\n"
 CONNECT_S = 5.0
 MESSAGES = (b"message", b"pmessage", b"smessage")
 
 
+class Kept:
+    """The replies that wait for earlier ones. `has_paused`: a node is not read, because of them."""
+
+    __slots__ = ("has_paused", "size_bytes")
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.has_paused = False
+
+
 class Run:
     """Replies that the client gets as they arrive: the next `missing` ones of a node. `data` has
-    what arrived before the client had all earlier replies."""
+    what arrived before the client had all earlier replies. `refused` is set for confirmations of
+    subscriptions: one error is then the whole reply, and `refused` is called."""
 
-    __slots__ = ("data", "is_confirmation", "missing", "upstream")
+    __slots__ = ("data", "missing", "refused", "upstream")
 
-    def __init__(self, upstream: Upstream, count: int, *, is_confirmation: bool = False) -> None:
+    def __init__(
+        self, upstream: Upstream, count: int, refused: Callable[[], None] | None = None
+    ) -> None:
         self.upstream = upstream
         self.missing = count
-        self.is_confirmation = is_confirmation  # of subscriptions: one error is the whole reply
+        self.refused = refused
         self.data = bytearray()
 
 
 class Call:
-    """Whole replies for the gateway itself: `take` is called with each of the next `missing`."""
+    """Whole replies for the gateway itself: `take` is called with each of the next `missing`.
+    `answer` is what the client gets of them, if anything."""
 
-    __slots__ = ("data", "missing", "take")
+    __slots__ = ("answer", "data", "is_too_large", "missing", "take")
 
-    def __init__(self, take: Callable[[bytes], object], count: int = 1) -> None:
+    def __init__(
+        self, take: Callable[[bytes], object], count: int = 1, answer: Answer | None = None
+    ) -> None:
         self.take = take
         self.missing = count
+        self.answer = answer
         self.data = bytearray()
+        self.is_too_large = False
+
+    def add(self, piece: bytes) -> int:
+        """Keep a piece of a reply; the number of bytes that are kept."""
+        if len(self.data) + len(piece) > MERGED_MAX_BYTES:
+            self.is_too_large = True
+            return 0
+        self.data += piece
+        return len(piece)
+
+    def whole(self) -> bytes:
+        """The reply, which is complete. The next one follows."""
+        reply = TOO_LARGE if self.is_too_large else bytes(self.data)
+        self.data, self.is_too_large = bytearray(), False
+        return reply
+
+
+class Answer:
+    """A reply of the gateway itself; None until it is complete."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes | None = None) -> None:
+        self.data = data
 
 
 class Receiver(Protocol):
     """The client at the other side."""
 
-    session: dict[str, bytes]
+    session: Session
     is_slow: bool
+    kept: Kept
+
+    def waits_for(self, item: Run | Call) -> bool:
+        """True if the next reply to the client is made of this one."""
 
     def pass_on(self, run: Run, piece: bytes) -> None:
         """Send a piece of a run, or keep it in the run."""
@@ -56,14 +104,11 @@ class Receiver(Protocol):
     def push(self, message: bytes) -> None:
         """Send a message that is no reply."""
 
-    def upstream_has_room(self) -> None:
-        """The node takes requests again."""
-
     def upstream_ended(self, upstream: Upstream, *, lost: bool) -> None:
         """The connection is gone; `lost`: with requests that may have run."""
 
     def finish_turn(self) -> None:
-        """All received bytes have been passed on."""
+        """All received bytes have been passed on, or the node takes requests again."""
 
 
 class Upstream(asyncio.Protocol):
@@ -75,6 +120,7 @@ class Upstream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._scanner = ReplyScanner()
         self._rest = b""
+        self._message = bytearray()  # the beginning of a message, or of a reply between messages
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._is_choked = False
@@ -89,7 +135,7 @@ class Upstream(asyncio.Protocol):
     @property
     def is_inside(self) -> bool:
         """True if a part of a reply has been passed on."""
-        return not self._scanner.is_between
+        return not (self._message or self._scanner.is_between)
 
     # Opening
 
@@ -110,7 +156,7 @@ class Upstream(asyncio.Protocol):
         if self._has_ended:
             transport.abort()
             return
-        said = list(self._client.session.values())
+        said = self._client.session.requests()
         if said:
             self.expected.appendleft(Call(self._note_accepted, len(said)))
             transport.write(b"".join(said))
@@ -126,7 +172,7 @@ class Upstream(asyncio.Protocol):
     def _begin(self) -> None:
         self._is_ready = True
         self.flush()
-        self._client.upstream_has_room()
+        self._client.finish_turn()
 
     # Requests
 
@@ -144,15 +190,15 @@ class Upstream(asyncio.Protocol):
 
     def end_of_requests(self) -> None:
         """The client sends no more. The node decides what happens to a read that waits."""
-        if self._transport is not None and self._transport.can_write_eof():
-            self._transport.write_eof()
+        if self._transport is not None and self._is_ready and self._transport.can_write_eof():
+            self._transport.write_eof()  # later, if the node has not accepted the client yet
 
     def pause_writing(self) -> None:
         self._is_choked = True
 
     def resume_writing(self) -> None:
         self._is_choked = False
-        self._client.upstream_has_room()
+        self._client.finish_turn()
 
     # Replies
 
@@ -173,7 +219,7 @@ class Upstream(asyncio.Protocol):
 
     def _take(self, data: bytes, at: int) -> int:
         """Pass on the replies from `at` on that are for one item; where they end."""
-        if self.has_messages or not self.expected:
+        if self.has_messages or self._message or not self.expected:
             return self._take_message(data, at)
         item = self.expected[0]
         end = self._scanner.scan(data, at, item.missing if isinstance(item, Run) else 1)
@@ -185,25 +231,27 @@ class Upstream(asyncio.Protocol):
             item.missing -= complete
             self._client.pass_on(item, piece)
         else:
-            item.data += piece
+            self._client.kept.size_bytes += item.add(piece)
             if complete:
-                whole, item.data = bytes(item.data), bytearray()
-                item.take(whole)
+                self._client.kept.size_bytes -= len(item.data)
+                item.take(item.whole())
                 item.missing -= 1
         if item.missing == 0 and self.expected and self.expected[0] is item:
             self.expected.popleft()
 
     def _take_message(self, data: bytes, at: int) -> int:
         """As `_take`, for one reply or message, as a whole."""
-        scanner = ReplyScanner()
-        end = scanner.scan(data, at, 1)
-        if not scanner.complete:
-            return at
-        reply = data[at:end]
-        if self.expected and not _is_message(reply):
+        end = self._scanner.scan(data, at, 1)
+        self._message += data[at:end]
+        if not self._scanner.complete:
+            return end
+        reply = bytes(self._message)
+        self._message.clear()
+        if self.expected and not _is_message(reply, is_resp3=self._client.session.is_resp3):
             item = self.expected[0]
-            if isinstance(item, Run) and item.is_confirmation and reply.startswith(b"-"):
+            if isinstance(item, Run) and item.refused is not None and reply.startswith(b"-"):
                 item.missing = 1
+                item.refused()
             self._give(item, reply, 1)
         elif reply[:1] == b"-":
             self.refuse(reply)  # the node takes no more clients
@@ -213,12 +261,18 @@ class Upstream(asyncio.Protocol):
 
     def update_reading(self) -> None:
         """Stop reading while the client does not read, or while too much waits for the replies of
-        other nodes."""
+        other nodes. The node of the next reply is read."""
         if self._transport is None or self._has_ended:
             return
-        waiting = self.expected[0].data if self.expected else b""
-        is_run = bool(self.expected) and isinstance(self.expected[0], Run)
-        wanted = self._client.is_slow or (is_run and len(waiting) > WAITING_MAX_BYTES)
+        client = self._client
+        is_too_early = (
+            client.kept.size_bytes > WAITING_MAX_BYTES
+            and bool(self.expected)
+            and not client.waits_for(self.expected[0])
+        )
+        if is_too_early:
+            client.kept.has_paused = True
+        wanted = client.is_slow or is_too_early
         if wanted != self._is_paused:
             self._is_paused = wanted
             if wanted:
@@ -241,7 +295,10 @@ class Upstream(asyncio.Protocol):
         self._client.upstream_ended(self, lost=False)
         for item in list(self.expected):
             if isinstance(item, Run):
-                count = 1 if item.is_confirmation else item.missing
+                count = item.missing
+                if item.refused is not None:
+                    count = 1
+                    item.refused()
                 item.missing = 0
                 self._client.pass_on(item, error * count)
             elif item.take != self._note_accepted:
@@ -268,9 +325,10 @@ def unreachable(node: int) -> bytes:
     return b"-CLUSTERDOWN Hash slot not served: node %04d cannot be reached\r\n" % (node + 1)
 
 
-def _is_message(reply: bytes) -> bool:
-    """True for a message of a channel, in RESP2 or RESP3; confirmations are replies."""
-    if reply[:1] not in (b"*", b">"):
+def _is_message(reply: bytes, *, is_resp3: bool) -> bool:
+    """True for a message of a channel; confirmations are replies. In RESP3 an array is a reply,
+    whatever its elements are."""
+    if reply[:1] != b">" and (is_resp3 or reply[:1] != b"*"):
         return False
     words = reply.split(b"\r\n", 3)
     return len(words) > 2 and words[2] in MESSAGES

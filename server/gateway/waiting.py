@@ -56,7 +56,7 @@ class WaitingRead:
         self._parts, self._merge = split(row, words, node_of)
         self._at_once = split(row, without_block(words), node_of)[0]
         self.nodes = [node_of(part.slot) for part in self._parts]
-        self._waiting: list[Upstream] = []
+        self.waiting: list[Upstream] = []
         self._replies: list[bytes | None] = []
 
     def begin(self) -> None:
@@ -103,10 +103,10 @@ class WaitingRead:
         for at, node in enumerate(self.nodes):
             waiting = self._client.new_upstream(node)
             waiting.send(self._parts[at].request, Call(partial(self._woken, at)))
-            self._waiting.append(waiting)
+            self.waiting.append(waiting)
 
     def _woken(self, at: int, reply: bytes) -> None:
-        if self._waiting:
+        if self.waiting:
             self.close()
             self._replies[at] = reply
             self._ask(self._end)
@@ -117,6 +117,6 @@ class WaitingRead:
 
     def close(self) -> None:
         """End the waits."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for upstream in waiting:
             upstream.close()

@@ -210,10 +210,11 @@ def test_the_python_client_follows_streams_of_all_nodes(shards: Shards) -> None:
 
 def test_a_client_that_ends_while_it_waits_leaves_nothing(shards: Shards) -> None:
     with shards.node(3) as owner:
-        with shards.node(0) as client:
-            client.send("XREAD", "BLOCK", "0", "STREAMS", "a", "$")
-            owner.wait_blocked(1)
-        owner.wait_blocked(0)
+        for streams in (["{a}s", "$"], ["{a}s", "{b}s", "$", "$"]):
+            with shards.node(0) as client:
+                client.send("XREAD", "BLOCK", "0", "STREAMS", *streams)
+                owner.wait_blocked(1)
+            owner.wait_blocked(0)
         with shards.node(0) as client:
             client.send("SET", "a", "1")
             client.send("GET", "none")
@@ -361,6 +362,87 @@ def test_a_slow_reader_does_not_fill_the_gateway(shards: Shards) -> None:
             assert len(slow.read()) == 1_000_000
 
 
+def test_replies_that_wait_do_not_fill_the_gateway(shards: Shards) -> None:
+    """The first reply waits, and those after it are of several nodes or merged."""
+    with shards.node(0) as waiting, shards.node(0) as other:
+        assert other.line("FLUSHALL") == OK
+        for key in "bc":
+            assert other.call("SET", key, key * 900_000) == OK
+        before = rss_bytes(gateway_pid(shards))
+        requests = [["GET", "b"], ["GET", "c"], ["MGET", "b", "c"]] * 100
+        waiting.send("XREAD", "BLOCK", "0", "STREAMS", "a", "$")
+        for request in requests:
+            waiting.send(*request)
+        with shards.node(3) as owner:
+            owner.wait_blocked(1)
+        for _ in range(50):
+            assert other.line("MGET b c")
+        assert rss_bytes(gateway_pid(shards)) - before < 60_000_000
+        assert other.line("XADD a 1-1 f v") == b"1-1"
+        assert waiting.read() == [[b"a", [[b"1-1", [b"f", b"v"]]]]]
+        values = [b"b" * 900_000, b"c" * 900_000]
+        for request in requests:
+            wanted = values if request[0] == "MGET" else values[request[1] == "c"]
+            assert waiting.read() == wanted
+
+
+def test_a_client_that_ends_at_once_leaves_nothing(shards: Shards) -> None:
+    with shards.node(3) as owner:
+        for _ in range(20):
+            with shards.node(0) as client:
+                client.send("XREAD", "BLOCK", "0", "STREAMS", "{a}s", "$")
+            with shards.node(0) as client:
+                client.send("XREAD", "BLOCK", "0", "STREAMS", "{a}s", "{b}s", "$", "$")
+        wait_until(
+            lambda: owner.info("clients")["connected_clients"],
+            lambda count: count == "1",
+            "its end",
+        )
+
+
+def test_what_is_about_all_nodes_is_refused_in_a_transaction(client: NodeClient) -> None:
+    for line in ("FLUSHALL", "DBSIZE", "KEYS *", "SCAN 0"):
+        assert client.line("SET b 1") == OK
+        assert client.line("MULTI") == OK
+        name = line.split()[0]
+        assert client.line(line) == Error(
+            f"ERR {name} in a transaction is not served by the gateway"
+        )
+        assert client.line("EXEC") == ABORTED
+    assert client.line("GET b") == b"1"
+    assert client.pipeline([["MULTI"], ["SET", "b", "2"], ["WAIT", "0", "0"], ["EXEC"]]) == [
+        OK, QUEUED, QUEUED, [OK, 0],
+    ]  # fmt: skip
+
+
+def test_a_reply_that_looks_like_a_message_is_a_reply(shards: Shards) -> None:
+    with shards.node(0, 3) as client:
+        assert client.line("SUBSCRIBE channel") == Push([b"subscribe", b"channel", 1])
+        for tag in "abc":  # one of them is on the node of the subscription
+            assert client.call("SET", f"{{{tag}}}said", "message") == OK
+            assert client.line(f"MGET {{{tag}}}said {{{tag}}}none") == [
+                    b"message", Null.RESP3,
+                ]  # fmt: skip
+            assert client.line("PING") == Simple("PONG")
+        assert client.line("PUBLISH channel text") in (0, 1)
+        assert client.read() == Push([b"message", b"channel", b"text"])
+
+
+def test_refused_subscriptions_have_no_channels(client: NodeClient) -> None:
+    kind = list if client.protocol == 2 else Push
+    null = Null.BULK if client.protocol == 2 else Null.RESP3
+    refused = client.line("SSUBSCRIBE a {a}1 b")
+    assert isinstance(refused, Error)
+    assert client.line("SUNSUBSCRIBE") == kind([b"sunsubscribe", null, 0])
+    assert client.line("PING") == Simple("PONG")
+    for channel in ("a", "b", "c"):
+        assert client.line(f"SSUBSCRIBE {channel}") == kind([b"ssubscribe", channel.encode(), 1])
+    client.send("SUNSUBSCRIBE")
+    ended = [client.read() for _ in "abc"]
+    assert ended == [kind([b"sunsubscribe", channel, 0]) for channel in (b"a", b"b", b"c")]
+    assert client.line("PING") == Simple("PONG")
+
+
 def gateway_pid(shards: Shards) -> int:
     found = ask_supervisor(shards.directory)
     assert found is not None
@@ -389,6 +471,15 @@ def test_requests_for_a_dead_node_get_errors(tmp_path: Path) -> None:
         assert other.pipeline([["SET", "b", "2"], ["SET", "a", "1"], ["MGET", "a", "b"]]) == [
             OK, down, down,
         ]  # fmt: skip
+        # WATCH was refused, so there is no transaction: neither for UNWATCH nor for EXEC.
+        for line, reply in (
+            ("UNWATCH", OK),
+            ("EXEC", Error("ERR EXEC without MULTI")),
+            ("DISCARD", Error("ERR DISCARD without MULTI")),
+        ):
+            assert other.line("WATCH a") == down
+            assert other.line(line) == reply
+            assert other.line("PING") == Simple("PONG")
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: other.line("SET a 1"), lambda reply: reply == OK, "its restart")
         assert other.line("GET b") == b"2"

@@ -1,0 +1,160 @@
+"""A client of the gateway between transports that only record what is written."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.resp import encode_command
+
+from millstream.commands.table.loader import load_table
+from millstream.server.cluster.slot_map import new_map
+from millstream.server.gateway.client import Client
+from millstream.server.gateway.requests import Routes
+from millstream.server.gateway.upstream import Upstream
+from millstream.server.protocol.resp import Limits, encode_reply
+
+load_table()
+NODES = [0 if owner is None else owner.number - 1 for owner in new_map(3).owners()]
+
+
+class Wire:
+    """A transport."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_closed = False
+        self.has_ended = False  # in the direction of the peer
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 6455) if name == "sockname" else None
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def taken(self) -> bytes:
+        data, self.written = self.written, b""
+        return data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.has_ended = True
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Host:
+    routes = Routes(NODES)
+    limits = Limits()
+    node_count = 3
+    keepalive_s = 0
+
+    def __init__(self) -> None:
+        self.failed: set[int] = set()
+
+    def port_of(self, node: int) -> int:
+        return node
+
+    def opened(self, client: Client) -> bytes | None:
+        return None
+
+    def closed(self, client: Client) -> None: ...
+
+
+class Gate:
+    """A client, and its connections to the nodes by number."""
+
+    def __init__(self) -> None:
+        self.upstreams: dict[int, Upstream] = {}
+        self.wires: dict[int, Wire] = {}
+        self.client = Client(Host())
+        self.wire = Wire()
+        self.client.connection_made(self._as_transport(self.wire))
+
+    @staticmethod
+    def _as_transport(wire: Wire) -> asyncio.Transport:
+        found: Any = wire
+        return found
+
+    def connect(self, upstream: Upstream) -> None:
+        self.upstreams[upstream.node] = upstream
+        wire = self.wires[upstream.node] = Wire()
+        upstream.connection_made(self._as_transport(wire))
+
+    def ask(self, line: str) -> None:
+        self.client.data_received(encode_command(line.split()))
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate()
+    monkeypatch.setattr(Upstream, "open", lambda upstream, host, port: gate.connect(upstream))
+    return gate
+
+
+MESSAGE = encode_reply([b"message", b"x", b"text"])
+ENDED = encode_reply([b"unsubscribe", b"x", 0])
+
+
+def test_a_message_does_not_follow_the_end_of_its_subscription(gate: Gate) -> None:
+    gate.ask("SUBSCRIBE x")
+    [node] = gate.upstreams
+    gate.upstreams[node].data_received(encode_reply([b"subscribe", b"x", 1]))
+    gate.ask("UNSUBSCRIBE")
+    gate.wire.taken()
+    gate.upstreams[node].data_received(MESSAGE + ENDED)
+    assert gate.wire.taken() == MESSAGE + ENDED
+
+
+def test_a_message_in_pieces_is_no_part_of_another_reply(gate: Gate) -> None:
+    gate.ask("SUBSCRIBE x")
+    [node] = gate.upstreams
+    gate.upstreams[node].data_received(encode_reply([b"subscribe", b"x", 1]))
+    gate.wire.taken()
+    for at in range(len(MESSAGE)):
+        gate.upstreams[node].data_received(MESSAGE[at : at + 1])
+    assert gate.wire.taken() == MESSAGE
+
+
+def test_the_end_of_a_client_reaches_later_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate()
+    later: list[Upstream] = []
+    monkeypatch.setattr(Upstream, "open", lambda upstream, host, port: later.append(upstream))
+    gate.ask("XREAD BLOCK 0 STREAMS a $")
+    assert gate.client.eof_received()
+    gate.connect(later[0])
+    [wire] = gate.wires.values()
+    assert wire.written == encode_command(["XREAD", "BLOCK", "0", "STREAMS", "a", "$"])
+    assert wire.has_ended
+
+
+def test_a_client_may_end_before_a_node_has_accepted_it(gate: Gate) -> None:
+    gate.ask("HELLO 3")
+    [home] = gate.upstreams
+    gate.upstreams[home].data_received(encode_reply([]))
+    for key in "abc":  # one key of each node
+        gate.ask(f"GET {key}")
+    assert gate.client.eof_received()
+    others = [node for node in range(3) if node != home]
+    assert not any(gate.wires[node].has_ended for node in others)
+    for node in others:
+        assert gate.wires[node].taken() == encode_command(["HELLO", "3"])
+        gate.upstreams[node].data_received(encode_reply([]))
+        assert b"GET" in gate.wires[node].taken()
+        assert gate.wires[node].has_ended
+    gate.wire.taken()
+    for upstream in list(gate.upstreams.values()):
+        upstream.data_received(b"+value\r\n")
+    assert gate.wire.taken() == b"+value\r\n" * 3
+    assert gate.wire.is_closed
