@@ -35,6 +35,7 @@ LONGEST_PAUSE_S = 30.0
 STABLE_S = 60.0
 BETWEEN_S = 1.0
 SILENT_S = 5.0  # a node that has sent no state for this long hangs
+GATEWAY_STOP_S = 5.0  # a gateway that has not ended by then hangs
 LINE_BYTES = 64 << 20  # the rules of a user may be long
 
 Message = dict[str, Any]
@@ -330,8 +331,15 @@ class Supervisor:
             self._stopping.set()
         if is_first and self._gateway is not None and self._gateway.pid is not None:
             self._gateway.signal(signal.SIGTERM)
+            asyncio.get_running_loop().call_later(GATEWAY_STOP_S, self._end_gateway)
         else:
             self._pass_on(signal.SIGTERM)
+
+    def _end_gateway(self) -> None:
+        """The nodes are stopped when the gateway has ended."""
+        if self._gateway is not None and self._gateway.pid is not None:
+            LOGGER.error("the gateway does not stop: it is killed")
+            self._gateway.signal(signal.SIGKILL)
 
     def _pass_on(self, number: int) -> None:
         for node in self._all():

@@ -126,6 +126,27 @@ def test_nodes_that_are_stopped_before_they_run_end_well(tmp_path: Path) -> None
     assert asyncio.run(run()) == 0
 
 
+def test_a_gateway_that_hangs_does_not_keep_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GATEWAY_STOP_S", 0.1)
+
+    async def run() -> int:
+        users = SharedUsers(tmp_path / NAME)
+        config = Config(dir=tmp_path, port=7000)
+        one = Supervisor(config, [command(tmp_path, 1)], users, command(tmp_path, 0))
+        task = asyncio.create_task(one.run())
+        await until(lambda: all(node.health == "online" for node in one._all()))
+        assert one._gateway is not None
+        assert one._gateway.pid is not None
+        os.kill(one._gateway.pid, signal.SIGSTOP)
+        one._stop(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            return await task
+
+    assert asyncio.run(run()) == 1  # not all have ended well
+
+
 # ---------------------------------------------------------------- users
 
 
