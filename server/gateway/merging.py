@@ -6,6 +6,7 @@ atomic: the nodes run their parts at different times.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -128,14 +129,16 @@ def _counted(replies: Sequence[bytes]) -> bytes:
     return b"*%d\r\n" % len(found) + b"".join(found)
 
 
-def _not_null(replies: Sequence[bytes]) -> bytes:
-    return next((reply for reply in replies if reply not in NULL), replies[0])
+def _any_full(replies: Sequence[bytes]) -> bytes:
+    """Any reply that is not null (RANDOMKEY)."""
+    full = [reply for reply in replies if reply not in NULL]
+    return random.choice(full or replies)
 
 
 _OF_POLICY: dict[str, Merge] = {"agg_sum": _summed, "agg_min": _least}
 _OF_NAME: dict[str, Merge] = {
     "keys": _joined,
-    "randomkey": _not_null,
+    "randomkey": _any_full,
     "pubsub|channels": _joined,
     "pubsub|shardchannels": _joined,
     "pubsub|numsub": _counted,

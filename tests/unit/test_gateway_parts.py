@@ -301,3 +301,10 @@ def test_each_command_has_a_kind() -> None:
     assert not unkeyed
     assert kinds["config|get"] == kinds["monitor"] == policies.REFUSED
     assert kinds["dbsize"] == kinds["flushall"] == kinds["wait"] == policies.ALL
+
+
+def test_a_random_key_may_be_of_any_node() -> None:
+    merge = merge_of(COMMANDS[b"randomkey"])
+    first, last, null = b"$1\r\na\r\n", b"$1\r\nb\r\n", b"$-1\r\n"
+    assert {merge([first, null, last]) for _ in range(200)} == {first, last}
+    assert merge([null, null]) == null
