@@ -8,7 +8,6 @@ or `failed`.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -84,6 +83,8 @@ class BaseDumper:
 
 def _begin(order: DumpOrder, output: int) -> int:
     """Start the process, which writes messages to a descriptor; the number of the process."""
+    import json  # for each of the three functions that need it: a server loads it late
+
     for descriptor in (order.base, order.rdb):
         os.set_inheritable(descriptor, True)
     words = [sys.executable, "-P", "-m", "millstream.server.moving.dumping", json.dumps(order)]
@@ -96,6 +97,8 @@ def _begin(order: DumpOrder, output: int) -> int:
 
 def main() -> None:
     """The process: an order as its argument, messages to standard error."""
+    import json
+
     base, rdb, redis, wall_ahead_ms, with_keys = json.loads(sys.argv[1])
     with contextlib.suppress(OSError):  # a service may not lower its priority
         os.nice(NICENESS)
@@ -134,6 +137,8 @@ def _dump(file: File, writer: RdbWriter, redis: str, with_keys: bool) -> dict[st
 
 
 def _send(message: dict[str, Any]) -> None:
+    import json
+
     sys.stderr.write(json.dumps(message) + "\n")
     sys.stderr.flush()
 

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -122,7 +121,7 @@ class RedisFeeds:
             raise CommandError(f"{wanted.error_code} {reason}")
 
     def _why_impossible(self, wanted: Wanted) -> str:
-        """Why nothing can be sent now; "" if it can."""
+        """The reason why nothing can be sent now; "" if there is none."""
         if sum(not feed.is_online for feed in self) >= FEEDS_MAX:
             return f"{FEEDS_MAX} full syncs are under way already: try again later"
         if self.persistence.snapshots.suspended:
@@ -362,6 +361,8 @@ class RedisFeeds:
     def _rdb_of(self, feed: RedisFeed, base: File) -> tuple[Dumped, IO[bytes], int]:
         if not isinstance(base, SystemFile):
             raise DataError("the data directory is not on a file system")
+        import tempfile  # it loads much, and few servers have such a program
+
         rdb = tempfile.TemporaryFile(dir=self.persistence.files.disk.directory, buffering=0)  # noqa: SIM115
         try:
             wanted, wall_ahead_ms = feed.wanted, self.executor.clocks.ahead_ms

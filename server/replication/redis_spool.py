@@ -6,7 +6,6 @@ Everything is stored as fast as it arrives, so that the source has to buffer not
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -70,6 +69,8 @@ class SpoolFile:
     def descriptor(self) -> int:
         """The open file; on the worker."""
         if self._file is None:
+            import tempfile  # few servers need a spool
+
             self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
         return self._file.fileno()
 
