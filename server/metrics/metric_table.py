@@ -207,6 +207,9 @@ INFO_ROWS = (
     InfoRow("replication", "source_dropped_strings",
             "millstream_source_dropped_strings_total", COUNTER),
     InfoRow("replication", "source_full_syncs", "millstream_source_full_syncs_total", COUNTER),
+    InfoRow("replication", "redis_replicas", "millstream_redis_replicas"),
+    InfoRow("replication", "redis_offset", "millstream_redis_offset"),
+    InfoRow("replication", "redis_backlog_histlen", "millstream_redis_backlog_bytes"),
     InfoRow("replication", "master_clock_offset_ms",
             "millstream_master_clock_offset_seconds", GAUGE, 1000),
     InfoRow("cpu", "used_cpu_sys", "redis_cpu_sys_seconds_total", COUNTER),
@@ -229,7 +232,7 @@ INFO_LEFT_OUT = {
         "multiplexing_api gcc_version process_supervised executable config_file mem_allocator",
     "texts, whose effects have metrics of their own":
         "paused_reason paused_actions repl_last_error superseded_by master_replid master_replid2 "
-        "master_kind master_version source_replid source_ignored_names",
+        "master_kind master_version source_replid source_ignored_names redis_replid",
     "metrics with other names": "maxclients hold_age_ms repl_frame master_failover_state "
         "master_link_status master_last_io_seconds_ago master_sync_in_progress slave_repl_offset "
         "slave_read_repl_offset mem_total_replication_buffers loading_start_time",

@@ -185,8 +185,10 @@ class ReplicationInfo:
             return ""
         following = self.redis_feeds.staying
         text = (
-            f"redis_replicas:{len(following)}\r\nredis_replid:{stream.replid}\r\n"
-            f"redis_offset:{stream.end.offset}\r\nredis_backlog_histlen:{stream.backlog_bytes}\r\n"
+            f"redis_replicas:{len(following)}\r\n"
+            f"redis_replid:{stream.replid}\r\n"
+            f"redis_offset:{stream.end.offset}\r\n"
+            f"redis_backlog_histlen:{stream.backlog_bytes}\r\n"
         )
         for number, feed in enumerate(following):
             text += f"redis_replica{number}:{self._redis_fact(feed)}\r\n"
