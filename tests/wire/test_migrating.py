@@ -52,6 +52,8 @@ class Guide:
         """The output of a command, which must succeed."""
         line = command.replace("old:6379", f"127.0.0.1:{self._old.port}")
         line = line.replace("old.example 6379", f"127.0.0.1 {self._old.port}")
+        line = line.replace("new.example 6455", f"127.0.0.1 {self._new.port}")
+        line = line.replace("-p 6379", f"-p {self._old.port}")
         if line.endswith("--dir data"):
             self._stop()
             if "import" in line:
