@@ -67,7 +67,7 @@ def import_file(file: Path) -> tuple[float, int]:
 
 
 class Needed(NamedTuple):
-    """What an import has needed, with its child process."""
+    """The needs of an import, with its child process."""
 
     seconds: float
     cpu_ns: int

@@ -22,7 +22,7 @@ from millstream.client.core.argument_checks import TIMEOUT_MAX_S, number
 from millstream.client.core.steps import Command
 from millstream.client.core.words import word_bytes
 from millstream.client.errors import InvalidStream, refusal
-from millstream.client.packing import packed_command
+from millstream.client.word_packing import packed_command
 from millstream.server_url import split_url
 
 

@@ -52,7 +52,7 @@ def export_rdb(request: RdbRequest, output: str) -> RdbExport:
 
 
 def lines_of(result: RdbExport, output: str) -> list[str]:
-    """What the command says at the end."""
+    """The lines that the command prints at the end."""
     shown = result.lost[:_LOSSES_SHOWN]
     if len(result.lost) > len(shown):
         shown.append(f"... and {len(result.lost) - len(shown)} more")

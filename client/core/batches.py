@@ -25,7 +25,7 @@ from millstream.client.core.steps import Call, Clock, Command, Sleep, Steps
 from millstream.client.core.words import Key, text
 from millstream.client.errors import Sealed
 from millstream.client.log import log
-from millstream.client.packing import Entry, packed_batch, packed_words
+from millstream.client.word_packing import Entry, packed_batch, packed_words
 
 BATCH_MAX = 10_000
 """The limit of TAPPENDMANY."""

@@ -20,7 +20,7 @@ from millstream.client.core.steps import Clock, Steps, Wait
 from millstream.client.core.words import Key
 from millstream.client.errors import MillstreamError
 from millstream.client.log import log
-from millstream.client.packing import Entry
+from millstream.client.word_packing import Entry
 
 IDLE_S = 60.0
 """A producer with nothing to do looks this often."""

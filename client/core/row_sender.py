@@ -19,7 +19,7 @@ from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Answer, Ask, Clock, Steps, Wait
 from millstream.client.core.words import Fields, Key
 from millstream.client.errors import InvalidFields
-from millstream.client.packing import Entry
+from millstream.client.word_packing import Entry
 
 AT_ONCE = 0.0
 

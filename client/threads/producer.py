@@ -21,7 +21,6 @@ from millstream.client.core.producing import (
 from millstream.client.core.words import Fields, Key, text
 from millstream.client.errors import MillstreamError
 from millstream.client.log import log
-from millstream.client.packing import Entry
 from millstream.client.records import T, V
 from millstream.client.threads.commands import StreamCommands
 from millstream.client.threads.concurrency import (
@@ -37,6 +36,7 @@ from millstream.client.threads.concurrency import (
 )
 from millstream.client.threads.running import Runner
 from millstream.client.tracing import Tracing
+from millstream.client.word_packing import Entry
 
 YIELD_EVERY = 64
 """A program that does nothing but append lets the sender run so often. A thread would otherwise

@@ -42,7 +42,7 @@ class Loan:
 
 
 class Lender(Protocol):
-    """Where connections come from."""
+    """The source of connections."""
 
     def borrow(self, loan: Loan) -> Any: ...
 

@@ -25,7 +25,7 @@ from millstream.server.monitor import log
 from millstream.storage.files.disk import SystemDisk
 
 SERVER = [sys.executable, "-P", "-m", "millstream.server.main"]
-GATEWAY = [sys.executable, "-P", "-m", "millstream.server.gateway.main"]
+GATEWAY = [sys.executable, "-P", "-m", "millstream.server.gateway.gateway_process"]
 
 
 def run_shards(

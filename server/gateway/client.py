@@ -14,7 +14,8 @@ from typing import Protocol, cast
 from millstream.commands.table.keyspecs import key_positions
 from millstream.commands.table.registry import Command
 from millstream.errors import CommandError
-from millstream.server.gateway import policies
+from millstream.server.gateway import request_policies as policies
+from millstream.server.gateway.client_session import ClientSession
 from millstream.server.gateway.merging import (
     Merge,
     as_standalone,
@@ -24,9 +25,9 @@ from millstream.server.gateway.merging import (
     split,
     split_cursor,
 )
+from millstream.server.gateway.node_connection import Answer, Call, NodeConnection, Run, unreachable
 from millstream.server.gateway.order import Gathering, ReplyOrder
-from millstream.server.gateway.requests import ENDED, INVALID, WORDS, RequestReader, Routes
-from millstream.server.gateway.session import Session
+from millstream.server.gateway.routing import ENDED, INVALID, WORDS, RequestReader, Routes
 from millstream.server.gateway.subscriptions import Subscriptions
 from millstream.server.gateway.transaction import (
     CROSSSLOT,
@@ -39,8 +40,7 @@ from millstream.server.gateway.transaction import (
     WATCH_INSIDE,
     Transaction,
 )
-from millstream.server.gateway.upstream import Answer, Call, Run, Upstream, unreachable
-from millstream.server.gateway.waiting import WAITS_MAX, WaitingRead
+from millstream.server.gateway.waiting_reads import WAITS_MAX, WaitingRead
 from millstream.server.net.keepalive import keep_alive
 from millstream.server.protocol.resp import Limits, encode_reply
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
@@ -52,7 +52,7 @@ NOT_IN_MULTI = "-ERR %s in a transaction is not served by the gateway\r\n"
 
 
 class Host(Protocol):
-    """What the clients share."""
+    """The parts that all clients share."""
 
     routes: Routes
     limits: Limits
@@ -70,11 +70,11 @@ class Host(Protocol):
 class Client(asyncio.Protocol):
     def __init__(self, host: Host) -> None:
         self.number = 0  # of all clients since the start
-        self.session = Session()
+        self.session = ClientSession()
         self.is_slow = False
         self._host = host
         self._reader = RequestReader(host.routes, host.limits)
-        self._upstreams: dict[int, Upstream] = {}
+        self._upstreams: dict[int, NodeConnection] = {}
         self._order = ReplyOrder()
         self.kept = self._order.kept
         self._waits: list[WaitingRead] = []
@@ -259,16 +259,16 @@ class Client(asyncio.Protocol):
             self._home = running[self.number % len(running)] if running else 0
         return self._home
 
-    def upstream(self, node: int) -> Upstream:
+    def upstream(self, node: int) -> NodeConnection:
         """The connection to a node."""
         found = self._upstreams.get(node)
         if found is None:
             found = self._upstreams[node] = self.new_upstream(node)
         return found
 
-    def new_upstream(self, node: int) -> Upstream:
+    def new_upstream(self, node: int) -> NodeConnection:
         """Another connection to a node."""
-        made = Upstream(self, node)
+        made = NodeConnection(self, node)
         made.open(self._address, self._host.port_of(node))
         return made
 
@@ -546,7 +546,7 @@ class Client(asyncio.Protocol):
         if data and not self._is_closed:
             self._transport.write(data)
 
-    def upstream_ended(self, upstream: Upstream, *, lost: bool) -> None:
+    def upstream_ended(self, upstream: NodeConnection, *, lost: bool) -> None:
         if self._upstreams.get(upstream.node) is upstream:
             del self._upstreams[upstream.node]
         state = self._transaction

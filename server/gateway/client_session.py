@@ -1,4 +1,4 @@
-"""What a client of the gateway has said about itself. A new connection to a node begins with it."""
+"""The name, protocol and user of a client of the gateway, which each connection to a node gets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream.server.protocol.resp import encode_reply
 RESP3 = b"3"
 
 
-class Session:
+class ClientSession:
     """The requests that make a new connection to a node like the others of the client. HELLO is
     kept by its parts: a later one without AUTH or without a version changes only the rest."""
 

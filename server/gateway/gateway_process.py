@@ -21,7 +21,7 @@ from millstream.server.cluster.supervisor_link import StateLink
 from millstream.server.config.directives import Config
 from millstream.server.config.loading import load
 from millstream.server.gateway.client import Client
-from millstream.server.gateway.requests import Routes
+from millstream.server.gateway.routing import Routes
 from millstream.server.monitor import log
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.listeners import Listeners

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from millstream.commands.access.verdict import keys_of
 from millstream.commands.table.keyspecs import word_at
 from millstream.commands.table.registry import Command
-from millstream.server.gateway.policies import SPLIT_READS, response_policy
-from millstream.server.gateway.replies import elements_of
+from millstream.server.gateway.reply_scanner import elements_of
+from millstream.server.gateway.request_policies import SPLIT_READS, response_policy
 from millstream.server.protocol.resp import encode_reply
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
@@ -90,7 +90,7 @@ def may_wait(row: Command, words: Sequence[bytes]) -> bool:
 
 
 def merge_of(row: Command) -> Merge:
-    """How the replies of all nodes are merged."""
+    """The way to merge the replies of all nodes."""
     policy = response_policy(row)
     if row.name in _OF_NAME:
         return _OF_NAME[row.name]

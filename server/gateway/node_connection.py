@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from millstream.server.gateway.replies import ReplyError, ReplyScanner
-from millstream.server.gateway.session import Session
+from millstream.server.gateway.client_session import ClientSession
+from millstream.server.gateway.reply_scanner import ReplyError, ReplyScanner
 from millstream.server.monitor.log import LOGGER
 
 # Of a client's replies that wait for earlier ones, and of requests that wait for a connection.
@@ -41,7 +41,7 @@ class Run:
     __slots__ = ("data", "missing", "refused", "upstream")
 
     def __init__(
-        self, upstream: Upstream, count: int, refused: Callable[[], None] | None = None
+        self, upstream: NodeConnection, count: int, refused: Callable[[], None] | None = None
     ) -> None:
         self.upstream = upstream
         self.missing = count
@@ -91,7 +91,7 @@ class Answer:
 class Receiver(Protocol):
     """The client at the other side."""
 
-    session: Session
+    session: ClientSession
     is_slow: bool
     kept: Kept
 
@@ -104,14 +104,14 @@ class Receiver(Protocol):
     def push(self, message: bytes) -> None:
         """Send a message that is no reply."""
 
-    def upstream_ended(self, upstream: Upstream, *, lost: bool) -> None:
+    def upstream_ended(self, upstream: NodeConnection, *, lost: bool) -> None:
         """The connection is gone; `lost`: with requests that may have run."""
 
     def finish_turn(self) -> None:
         """All received bytes have been passed on, or the node takes requests again."""
 
 
-class Upstream(asyncio.Protocol):
+class NodeConnection(asyncio.Protocol):
     def __init__(self, client: Receiver, node: int) -> None:
         self.node = node
         self.has_messages = False  # there are subscriptions

@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable
 
 from millstream.server.gateway.merging import Merge
-from millstream.server.gateway.upstream import (
+from millstream.server.gateway.node_connection import (
     MERGED_MAX_BYTES,
     TOO_LARGE,
     Answer,
     Call,
     Kept,
+    NodeConnection,
     Run,
-    Upstream,
 )
 
 
@@ -84,7 +84,7 @@ class ReplyOrder:
             return True
         return self._items[0] is (item.answer if isinstance(item, Call) else item)
 
-    def continued(self, upstream: Upstream) -> Run | None:
+    def continued(self, upstream: NodeConnection) -> Run | None:
         """The last run, if it is one of this node that more requests may join."""
         last = self._items[-1] if self._items else None
         if isinstance(last, Run) and last.upstream is upstream and upstream.expected:
@@ -127,7 +127,7 @@ class ReplyOrder:
         (self._pushes if self._is_inside else self._out).append(message)
 
     def take_out(self) -> bytes:
-        """What can be sent now."""
+        """The replies that can be sent now."""
         if self._pushes and not self._is_inside:
             self._out += self._pushes
             self._pushes = []

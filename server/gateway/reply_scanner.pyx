@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
-"""Where replies end in received bytes. The gateway passes replies on as bytes and does not decode them.
+"""A search for the ends of replies in received bytes. The gateway passes replies on as bytes and does not decode them.
 
 A reply is a line, a bulk string, or an aggregate with the number of its elements. The scanner counts the
 elements that have not ended, so it needs no stack and continues where the received bytes ended.

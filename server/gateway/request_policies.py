@@ -1,4 +1,4 @@
-"""What the gateway does with each command.
+"""The treatment of each command by the gateway.
 
 Mostly this follows from the command table: a command with keys is for the node of its slot, and
 COMMAND's tips say which others are for all nodes, and how their replies are merged.
@@ -106,7 +106,7 @@ def kind_of(row: Command) -> int:
 
 
 def response_policy(row: Command) -> str:
-    """How the replies of several nodes become one, in the words of COMMAND's tips."""
+    """The way to merge the replies of several nodes, in the words of COMMAND's tips."""
     for tip in row.tips:
         if tip.startswith("response_policy:"):
             return tip.partition(":")[2]

@@ -13,7 +13,7 @@ from millstream.server.execution.slot_check cimport Places
 from millstream.server.protocol.resp cimport BROKEN, COMPLETE, EMPTY, INLINE, NEED_MORE, Limits, Parser
 from millstream.storage.keyspace.cluster_slots cimport CLUSTER_SLOT_COUNT, cluster_slot
 
-from millstream.server.gateway.policies import ONE, SPLIT, kind_of
+from millstream.server.gateway.request_policies import ONE, SPLIT, kind_of
 from millstream.server.protocol.resp import encode_reply
 
 ENDED = -1  # no further request has arrived completely
@@ -30,7 +30,7 @@ assert (ONE, SPLIT) == (ONE_KIND, SPLIT_KIND)
 
 
 cdef class Routes:
-    """What all clients share: the table of commands, and the node of each slot."""
+    """The table of commands and the node of each slot, for all clients."""
 
     cdef Table table
     cdef Places places
@@ -99,7 +99,7 @@ cdef class RequestReader:
 
     @property
     def error(self) -> str:
-        """Why the bytes are no request."""
+        """The error for bytes that are no request."""
         return (self.parser.error or b"Protocol error: the request is too large").decode("latin-1")
 
     def next(self) -> int:

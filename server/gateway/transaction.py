@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from millstream.server.gateway.upstream import Upstream
+from millstream.server.gateway.node_connection import NodeConnection
 
 MULTI = b"*1\r\n$5\r\nMULTI\r\n"
 DISCARD = b"*1\r\n$7\r\nDISCARD\r\n"
@@ -25,7 +25,7 @@ class Transaction:
     """The state between WATCH or MULTI, and EXEC or DISCARD."""
 
     slot: int | None = None  # of its keys
-    upstream: Upstream | None = None
+    upstream: NodeConnection | None = None
     is_open: bool = False  # MULTI was sent
     has_failed: bool = False  # EXEC is refused
     kept: list[bytes] = field(default_factory=list)  # requests without keys, before the first key

@@ -15,8 +15,8 @@ from typing import Protocol
 from millstream.commands.table.keyspecs import word_at
 from millstream.commands.table.registry import Command
 from millstream.server.gateway.merging import NULL, split
-from millstream.server.gateway.replies import elements_of
-from millstream.server.gateway.upstream import Call, Upstream
+from millstream.server.gateway.node_connection import Call, NodeConnection
+from millstream.server.gateway.reply_scanner import elements_of
 
 WAITS_MAX = 64  # connections of one read
 ENTRIES_AT, ENDED_AT = 3, 4  # in a row of TMREAD
@@ -26,8 +26,8 @@ FROM_NOW = (b"", b"$")
 class Asking(Protocol):
     """The client of the gateway."""
 
-    def upstream(self, node: int) -> Upstream: ...
-    def new_upstream(self, node: int) -> Upstream:
+    def upstream(self, node: int) -> NodeConnection: ...
+    def new_upstream(self, node: int) -> NodeConnection:
         """Another connection to a node."""
 
 
@@ -56,7 +56,7 @@ class WaitingRead:
         self._parts, self._merge = split(row, words, node_of)
         self._at_once = split(row, without_block(words), node_of)[0]
         self.nodes = [node_of(part.slot) for part in self._parts]
-        self.waiting: list[Upstream] = []
+        self.waiting: list[NodeConnection] = []
         self._replies: list[bytes | None] = []
 
     def begin(self) -> None:

@@ -30,7 +30,7 @@ _MARKS_MAX = 10_000  # ends of frames that are not acknowledged; a Redis answers
 
 
 class Wanted(NamedTuple):
-    """What a program asks for: an RDB that this version of Redis loads, perhaps without keys.
+    """The wish of a program: an RDB that this version of Redis loads, perhaps without keys.
     `uses_psync`: the request was PSYNC, which has an answer before the RDB. `stays`: commands
     follow the RDB."""
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from millstream.client import InvalidFields
 from millstream.client.core.batches import HEAD_WORDS, BatchSender
 from millstream.client.core.words import field_words
-from millstream.client.packing import Entry, packed_batch, packed_command, packed_words
 from millstream.client.redis_py import Packer
+from millstream.client.word_packing import Entry, packed_batch, packed_command, packed_words
 
 TEXT = st.text(max_size=20) | st.just("\udcff") | st.just("x" * 5000)
 NUMBERS = st.integers() | st.integers(-(2**63), 2**63 - 1) | st.floats()

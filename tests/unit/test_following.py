@@ -1,4 +1,4 @@
-"""What a server does with the stream of a Redis: transactions, in this process."""
+"""The stream of a Redis at a server: transactions, in this process."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from tests.support.resp import encode_command
 from millstream.commands.table.loader import load_table
 from millstream.server.cluster.slot_map import new_map
 from millstream.server.gateway.client import Client
-from millstream.server.gateway.requests import Routes
-from millstream.server.gateway.upstream import Upstream
+from millstream.server.gateway.node_connection import NodeConnection
+from millstream.server.gateway.routing import Routes
 from millstream.server.protocol.resp import Limits, encode_reply
 
 load_table()
@@ -74,7 +74,7 @@ class Gate:
     """A client, and its connections to the nodes by number."""
 
     def __init__(self) -> None:
-        self.upstreams: dict[int, Upstream] = {}
+        self.upstreams: dict[int, NodeConnection] = {}
         self.wires: dict[int, Wire] = {}
         self.client = Client(Host())
         self.wire = Wire()
@@ -85,7 +85,7 @@ class Gate:
         found: Any = wire
         return found
 
-    def connect(self, upstream: Upstream) -> None:
+    def connect(self, upstream: NodeConnection) -> None:
         self.upstreams[upstream.node] = upstream
         wire = self.wires[upstream.node] = Wire()
         upstream.connection_made(self._as_transport(wire))
@@ -97,7 +97,7 @@ class Gate:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     gate = Gate()
-    monkeypatch.setattr(Upstream, "open", lambda upstream, host, port: gate.connect(upstream))
+    monkeypatch.setattr(NodeConnection, "open", lambda upstream, host, port: gate.connect(upstream))
     return gate
 
 
@@ -129,8 +129,8 @@ def test_the_end_of_a_client_reaches_later_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = Gate()
-    later: list[Upstream] = []
-    monkeypatch.setattr(Upstream, "open", lambda upstream, host, port: later.append(upstream))
+    later: list[NodeConnection] = []
+    monkeypatch.setattr(NodeConnection, "open", lambda upstream, host, port: later.append(upstream))
     gate.ask("XREAD BLOCK 0 STREAMS a $")
     assert gate.client.eof_received()
     gate.connect(later[0])

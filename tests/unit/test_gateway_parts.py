@@ -14,7 +14,7 @@ from millstream.commands.table.keyspecs import key_positions
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 from millstream.server.cluster.slot_map import new_map
-from millstream.server.gateway import policies
+from millstream.server.gateway import request_policies
 from millstream.server.gateway.merging import (
     as_standalone,
     joined_cursor,
@@ -23,8 +23,8 @@ from millstream.server.gateway.merging import (
     split,
     split_cursor,
 )
-from millstream.server.gateway.replies import ReplyError, ReplyScanner, elements_of
-from millstream.server.gateway.requests import ENDED, INVALID, WORDS, RequestReader, Routes
+from millstream.server.gateway.reply_scanner import ReplyError, ReplyScanner, elements_of
+from millstream.server.gateway.routing import ENDED, INVALID, WORDS, RequestReader, Routes
 from millstream.server.protocol.resp import Limits, encode_reply
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
@@ -68,13 +68,13 @@ def expected_node(words: list[str]) -> int | None:
     row = (
         row if row is None else row.subcommands.get(encoded[1].lower() if encoded[1:] else b"", row)
     )
-    if row is None or policies.kind_of(row) > policies.SPLIT:
+    if row is None or request_policies.kind_of(row) > request_policies.SPLIT:
         return None
     try:
         slots = [cluster_slot_of(encoded[at]) for at in key_positions(row.key_specs, encoded)]
     except (IndexError, ValueError):
         return None
-    if policies.kind_of(row) == policies.SPLIT and len(set(slots)) > 1:
+    if request_policies.kind_of(row) == request_policies.SPLIT and len(set(slots)) > 1:
         return None
     return NODES[slots[0]]
 
@@ -292,15 +292,17 @@ def test_each_command_has_a_kind() -> None:
         *COMMANDS.values(),
         *(sub for row in COMMANDS.values() for sub in row.subcommands.values()),
     ]
-    kinds = {row.name: policies.kind_of(row) for row in rows}
-    split_commands = {name for name, kind in kinds.items() if kind == policies.SPLIT}
+    kinds = {row.name: request_policies.kind_of(row) for row in rows}
+    split_commands = {name for name, kind in kinds.items() if kind == request_policies.SPLIT}
     assert split_commands == {
         "del", "exists", "mget", "touch", "unlink", "xread", "xreadgroup", "tmread",
     }  # fmt: skip
-    unkeyed = {row.name for row in rows if kinds[row.name] == policies.ONE and not row.key_specs}
+    unkeyed = {
+        row.name for row in rows if kinds[row.name] == request_policies.ONE and not row.key_specs
+    }
     assert not unkeyed
-    assert kinds["config|get"] == kinds["monitor"] == policies.REFUSED
-    assert kinds["dbsize"] == kinds["flushall"] == kinds["wait"] == policies.ALL
+    assert kinds["config|get"] == kinds["monitor"] == request_policies.REFUSED
+    assert kinds["dbsize"] == kinds["flushall"] == kinds["wait"] == request_policies.ALL
 
 
 def test_a_random_key_may_be_of_any_node() -> None:

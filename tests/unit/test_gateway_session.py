@@ -1,16 +1,16 @@
-"""What the gateway remembers of a client: what it has said, and its channels."""
+"""The memory of the gateway for each client: the words about itself, and its channels."""
 
 from __future__ import annotations
 
 from tests.support.resp import encode_command
 
-from millstream.server.gateway.session import Session
+from millstream.server.gateway.client_session import ClientSession
 from millstream.server.gateway.subscriptions import Change, Subscriptions
 
 
 def said(*lines: str) -> list[bytes]:
-    """What a new connection is sent after these requests."""
-    session = Session()
+    """The bytes that a new connection is sent after these requests."""
+    session = ClientSession()
     for line in lines:
         words = line.encode().split()
         name = words[0].lower() + (b"|" + words[1].lower() if words[0] == b"CLIENT" else b"")
@@ -39,7 +39,7 @@ def test_each_attribute_of_the_library_is_kept() -> None:
 
 
 def test_a_reset_session_has_nothing() -> None:
-    session = Session()
+    session = ClientSession()
     session.note("hello", [b"HELLO", b"3"])
     assert session.is_resp3
     session.clear()

@@ -59,7 +59,7 @@ def finish_saving(client: RawClient) -> None:
 
 
 def answers(port: int) -> bool:
-    """Whether the port is open: that of metrics opens after that of clients."""
+    """True if the port is open: that of metrics opens after that of clients."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
