@@ -103,10 +103,10 @@ def test_it_asks_with_psync_until_the_journal_works(primary: Server, redis: Serv
 def test_it_may_load_for_longer_than_the_timeout(
     new_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """While it loads, it acknowledges nothing."""
-    primary = new_server("primary", {"repl-timeout": "1"}).start()
+    """While it loads, it acknowledges nothing. After that, it does so once a second."""
+    primary = new_server("primary", {"repl-timeout": "3"}).start()
     with primary.client() as ours:
-        for number in range(20):
+        for number in range(24):
             ours.call("SET", f"key{number}", os.urandom(1 << 20))
         redis = new_redis(tmp_path / "redis", primary.port)
         redis.directives["key-load-delay"] = "200000"
