@@ -51,6 +51,8 @@ def firing_stall(harness: Harness, full: int, quick: int) -> Lanes:
         due_ms = int(time.time() * 1000) + LATER_MS
         request = ("TSCHEDULE", KEY, "AT", str(due_ms), "", *SENSOR_ENTRY)
         side.drive(Load(entries, PIPELINE), request)
+        if time.time() * 1000 >= due_ms:
+            raise BenchError(f"scheduling took longer than {LATER_MS // 1000} s: entries are due")
         while time.time() * 1000 < due_ms - 100:
             time.sleep(POLL_S)
         worst_us = worst_ping_us(side, firing(side, entries))
