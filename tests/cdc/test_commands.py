@@ -180,6 +180,7 @@ def test_the_sql_of_setup_grants_the_least_privileges(
         source.execute("INSERT INTO items VALUES (1, 1.5, '2026-11-22')")
         shop.wait_changes("public.orders", 1)
         shop.wait_changes("public.items", 1)
+        shop.wait_cuts(2)
         assert shop.end() == 0
         assert apply_once(shop) == 0
         found = "SELECT o.id, i.year FROM wh.orders o LEFT JOIN wh.items i USING (id) ORDER BY 1"
@@ -206,6 +207,7 @@ def test_each_program_does_its_work_in_its_role(
         shop.start().wait_copied("public.orders", "public.items", "public.log")
         source.execute("INSERT INTO orders VALUES (2, 'salt')")
         shop.wait_changes("public.orders", 1)
+        shop.wait_cuts(1)
         shop.end()
     with user_of(shop.server, "`millstream cdc apply`", "cdc:"):
         log_in("`millstream cdc apply`")

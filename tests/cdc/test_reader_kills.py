@@ -185,12 +185,7 @@ def test_changes_survive_kills_of_millstream_and_of_the_source(
         last += 1_000
         pipeline.wait_changes("public.orders", last - 1)
     assert ids(pipeline) == list(range(2, last + 1))
-    cuts = wait_until(
-        lambda: sum(int(cut["rows"]) for _, cut in pipeline.entries("")),
-        lambda rows: rows >= last - 1,
-        "the cuts of all rows",
-    )
-    assert cuts == last - 1
+    assert pipeline.wait_cuts(last - 1) == last - 1
 
 
 def test_a_reader_that_cannot_continue_leaves_the_source(

@@ -52,7 +52,7 @@ def test_a_copy_and_the_changes_after_it_arrive(pipeline: Pipeline, source: Sour
         {"@op": "insert", "id": "3", "item": "salt"},
         {"@op": "delete", "@old:id": "1"},
     ]
-    wait_until(lambda: sum(int(cut["rows"]) for _, cut in pipeline.entries("")), lambda n: n == 2)
+    assert pipeline.wait_cuts(2) == 2
     state = pipeline.state("public.orders")
     assert [column["name"] for column in state["columns"]] == ["id", "item"]
     assert [column["key"] for column in state["columns"]] == [True, False]

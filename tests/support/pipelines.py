@@ -192,6 +192,16 @@ class Pipeline:
             DEADLINE_S,
         )
 
+    def wait_cuts(self, rows: int, sid: str = "eu") -> int:
+        """Wait until the cuts of this number of rows are in millstream; the number of rows. A cut
+        is sent after its changes, and `apply` applies what is before the newest one."""
+        return wait_until(
+            lambda: sum(int(cut["rows"]) for _, cut in self.entries("", sid)),
+            lambda found: found >= rows,
+            f"the cuts of {rows} rows ({self.log_path})",
+            DEADLINE_S,
+        )
+
     def copied_rows(self, table: str, sid: str = "eu") -> list[list[str]]:
         """The rows of a finished copy, as lists of COPY's texts."""
         entries = [fields for _, fields in self.entries(f"{table}:copy", sid)]
