@@ -1,7 +1,10 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from millstream.commands.runtime.context import Session
+from millstream.commands.table.keyspecs import KeySpec
+
+def positions_of(key_specs: Sequence[KeySpec], words: list[bytes]) -> list[int]: ...
 
 class Refusals(Protocol):
     def foreign_slot(self, session: Session, slot: int) -> str: ...

@@ -23,11 +23,10 @@ from millstream.errors import CommandError
 CROSSSLOT = "CROSSSLOT Keys in request don't hash to the same slot"
 
 
-cdef list positions_of(Row row, Args args):
+cpdef list positions_of(key_specs, list words):
     """The positions of a request's keys and shard channels; empty if they cannot be found."""
-    words = args.all()
     try:
-        return [at for at in key_positions(row.command.key_specs, words) if at < len(words)]
+        return [at for at in key_positions(key_specs, words) if at < len(words)]
     except (IndexError, ValueError, CommandError):
         return []
 
@@ -48,11 +47,11 @@ cdef class Places:
             self.at = streams_end(args, self.at)
             self.last = self.at - 1
             if self.at < 0:
-                self.set_list(positions_of(row, args))
+                self.set_list(positions_of(row.command.key_specs, args.all()))
             elif (args.count - self.at) & 1 == 0:
                 self.last = self.at + (args.count - self.at) // 2 - 1
         elif demand.slot_place == ELSEWHERE:
-            self.set_list(positions_of(row, args))
+            self.set_list(positions_of(row.command.key_specs, args.all()))
         self.last = min(self.last, args.count - 1)
         return 0
 

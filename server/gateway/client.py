@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, cast
 
-from millstream.commands.table.keyspecs import key_positions
 from millstream.commands.table.registry import Command
-from millstream.errors import CommandError
+from millstream.server.execution.slot_check import positions_of
 from millstream.server.gateway import request_policies as policies
 from millstream.server.gateway.client_session import ClientSession
 from millstream.server.gateway.merging import (
@@ -43,7 +42,7 @@ from millstream.server.gateway.transaction import (
 from millstream.server.gateway.waiting_reads import WAITS_MAX, WaitingRead
 from millstream.server.net.keepalive import keep_alive
 from millstream.server.protocol.resp import Limits, encode_reply
-from millstream.storage.keyspace.cluster_slots import cluster_slot_of
+from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
 
 ORDER_MAX = 4096  # runs and answers that wait
 LOCAL = "127.0.0.1"
@@ -337,7 +336,7 @@ class Client(asyncio.Protocol):
 
     def _split(self, row: Command, words: list[bytes], raw: bytes) -> None:
         node_of = self._host.routes.node_of
-        slots = {cluster_slot_of(words[at]) for at in _key_places(row, words)}
+        slots = {cluster_slot_of(words[at]) for at in positions_of(row.key_specs, words)}
         is_for_one = len(slots) < 2
         if "any_slots" in row.traits:  # TMREAD
             is_for_one = len(set(map(node_of, slots))) < 2
@@ -564,19 +563,11 @@ class Client(asyncio.Protocol):
             upstream.close()
 
 
-def _key_places(row: Command, words: Sequence[bytes]) -> list[int]:
-    """The places of the keys and shard channels of a request; none if they cannot be found."""
-    try:
-        return [at for at in key_positions(row.key_specs, words) if at < len(words)]
-    except (IndexError, ValueError, CommandError):
-        return []
-
-
-def _slot_of(row: Command, words: Sequence[bytes]) -> int | None:
+def _slot_of(row: Command, words: list[bytes]) -> int | None:
     """The slot of the first key; None without keys. Of CLUSTER's questions about a slot, this."""
     if row.name in ("cluster|countkeysinslot", "cluster|getkeysinslot") and len(words) > 2:
-        return int(words[2]) % 16384 if words[2].isdigit() else None
-    places = _key_places(row, words)
+        return int(words[2]) % CLUSTER_SLOTS if words[2].isdigit() else None
+    places = positions_of(row.key_specs, words)
     return cluster_slot_of(words[places[0]]) if places else None
 
 
