@@ -159,7 +159,7 @@ class Client(asyncio.Protocol):
             if node >= 0:
                 self._send(node, self._reader.raw, self._reader.count)
             elif node == WORDS:
-                self._decide(self._reader.command, self._reader.words, self._reader.raw)
+                self._decide()
             elif node == ENDED:
                 if not self._more:
                     break
@@ -213,8 +213,9 @@ class Client(asyncio.Protocol):
         """Run a request when all replies to earlier ones are there, and before later ones."""
         self._deferred = run
 
-    def _decide(self, row: Command | None, words: list[bytes], raw: bytes) -> None:
-        kind = policies.ANY if row is None else policies.kind_of(row)
+    def _decide(self) -> None:
+        reader = self._reader
+        row, kind, words, raw = reader.command, reader.kind, reader.words, reader.raw
         if row is None:
             self._keyless(raw)
         elif kind == policies.REFUSED:

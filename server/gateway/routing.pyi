@@ -16,6 +16,7 @@ class RequestReader:
     raw: bytes
     words: list[bytes]
     command: Command | None
+    kind: int
     keeps_together: bool
     def __init__(self, routes: Routes, limits: Limits) -> None: ...
     def feed(self, data: bytes) -> None: ...

@@ -13,7 +13,7 @@ from millstream.server.execution.slot_check cimport Places
 from millstream.server.protocol.resp cimport BROKEN, COMPLETE, EMPTY, INLINE, NEED_MORE, Limits, Parser
 from millstream.storage.keyspace.cluster_slots cimport CLUSTER_SLOT_COUNT, cluster_slot
 
-from millstream.server.gateway.request_policies import ONE, SPLIT, kind_of
+from millstream.server.gateway.request_policies import ANY, ONE, SPLIT, kind_of
 from millstream.server.protocol.resp import encode_reply
 
 ENDED = -1  # no further request has arrived completely
@@ -71,8 +71,9 @@ cdef class Routes:
 
 cdef class RequestReader:
     """The requests of one client. After `next`: `count` requests for a node are in `raw`; or `words`
-    and `raw` are those of a single one, and `command` its row of the table, None if it is unknown.
-    `keeps_together`: no request needs a decision of its own (there is no transaction)."""
+    and `raw` are those of a single one, `command` its row of the table, None if it is unknown, and
+    `kind` its treatment. `keeps_together`: no request needs a decision of its own (there is no
+    transaction)."""
 
     cdef Routes routes
     cdef Parser parser
@@ -85,6 +86,7 @@ cdef class RequestReader:
     cdef readonly bytes raw
     cdef readonly list words
     cdef readonly object command
+    cdef readonly int kind
     cdef public bint keeps_together
 
     def __init__(self, Routes routes not None, Limits limits not None):
@@ -136,8 +138,9 @@ cdef class RequestReader:
         return node
 
     cdef int decide(self, Args args) except? 0:
-        cdef Row row = self.routes.table.find(args, None)
+        cdef Row row = self.routes.table.find(args, self.likely)
         self.command = None if row is None else row.command
+        self.kind = ANY if row is None else self.routes.kinds[row.name]
         return WORDS
 
     cdef int parse(self) except -2:
