@@ -428,7 +428,7 @@ class Client(asyncio.Protocol):
         elif row.name == "watch" and len(words) > 1:
             if is_open:
                 self._answer(WATCH_INSIDE)
-            elif self._pin(_slot_of(row, words), [], is_open=False):
+            elif self._pin(_slot_of(row, words)):
                 self._send_pinned(raw)
         elif state is None:
             self._send(self._home_node(), raw)  # an error, or UNWATCH without WATCH
@@ -446,24 +446,25 @@ class Client(asyncio.Protocol):
         else:
             self._send_pinned(raw)
 
-    def _pin(self, slot: int | None, kept: Sequence[bytes], *, is_open: bool) -> bool:
+    def _pin(self, slot: int | None) -> bool:
         """Make this the slot of the transaction; False, and an error, if it is that of another."""
         state = self._transaction = self._transaction or Transaction()
         if state.slot is not None and slot is not None and state.slot != slot:
-            state.has_failed = state.has_failed or is_open
+            state.has_failed = state.has_failed or state.is_open
             self._answer(CROSSSLOT)
             return False
         if state.upstream is None:
             node = self._home_node() if slot is None else self._host.routes.node_of(slot)
             if node in self._host.failed:
-                state.has_failed = state.has_failed or is_open
-                if not is_open:
+                if state.is_open:
+                    state.has_failed = True
+                else:
                     self._leave_transaction()  # nothing is watched
                 self._answer(unreachable(node))
                 return False
             state.upstream = self.upstream(node)
-            if is_open:
-                before = [MULTI, *kept]
+            if state.is_open:
+                before = [MULTI, *state.kept]
                 state.upstream.send(b"".join(before), Call(_ignore, len(before)))
         state.slot = slot if state.slot is None else state.slot
         return True
@@ -487,7 +488,7 @@ class Client(asyncio.Protocol):
                 self._answer(QUEUED)
             else:
                 self._refuse(NOT_IN_MULTI, words)
-        elif self._pin(slot, state.kept, is_open=True):
+        elif self._pin(slot):
             self._send_pinned(raw)
 
     def _finish(self, state: Transaction, name: str, raw: bytes) -> None:
@@ -501,7 +502,7 @@ class Client(asyncio.Protocol):
         elif not state.is_open and name != "unwatch":
             self._send_pinned(raw)  # the node knows the words of the error
             return
-        elif self._pin(None, state.kept, is_open=True):
+        elif self._pin(None):
             self._send_pinned(raw)
         self._leave_transaction()
 
