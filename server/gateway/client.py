@@ -19,7 +19,6 @@ from millstream.server.gateway.merging import (
     Merge,
     as_standalone,
     joined_cursor,
-    may_wait,
     merge_of,
     split,
     split_cursor,
@@ -39,7 +38,7 @@ from millstream.server.gateway.transaction import (
     WATCH_INSIDE,
     Transaction,
 )
-from millstream.server.gateway.waiting_reads import WAITS_MAX, WaitingRead
+from millstream.server.gateway.waiting_reads import WAITS_MAX, WaitingRead, may_wait
 from millstream.server.net.keepalive import keep_alive
 from millstream.server.protocol.resp import Limits, encode_reply
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
@@ -343,7 +342,7 @@ class Client(asyncio.Protocol):
             is_for_one = len(set(map(node_of, slots))) < 2
         if is_for_one:
             self._send_by_slot(min(slots, default=None), raw)
-        elif row.name in policies.SPLIT_READS and may_wait(row, words):
+        elif row.name in policies.SPLIT_READS and may_wait(words):
             self._wait(row, words)
         else:
             parts, merge = split(row, words, node_of)

@@ -12,7 +12,6 @@ from functools import partial
 from typing import NamedTuple
 
 from millstream.commands.access.verdict import keys_of
-from millstream.commands.table.keyspecs import word_at
 from millstream.commands.table.registry import Command
 from millstream.server.gateway.reply_scanner import elements_of
 from millstream.server.gateway.request_policies import SPLIT_READS, response_policy
@@ -77,16 +76,6 @@ def _split_read(
 
 def _node(key: bytes, node_of: Callable[[int], int]) -> int:
     return node_of(cluster_slot_of(key))
-
-
-def may_wait(row: Command, words: Sequence[bytes]) -> bool:
-    """True if a read has BLOCK."""
-    try:
-        found = word_at(words[:-1], 1, b"BLOCK")
-        streams = word_at(words[:-1], 1, b"STREAMS")
-    except (IndexError, ValueError):
-        return False
-    return found is not None and (streams is None or found < streams)
 
 
 def merge_of(row: Command) -> Merge:

@@ -31,9 +31,23 @@ class Asking(Protocol):
         """Another connection to a node."""
 
 
+def may_wait(words: Sequence[bytes]) -> bool:
+    """True if a read has BLOCK."""
+    return _block_at(words) is not None
+
+
+def _block_at(words: Sequence[bytes]) -> int | None:
+    try:
+        found = word_at(words[:-1], 1, b"BLOCK")
+        streams = word_at(words[:-1], 1, b"STREAMS")
+    except (IndexError, ValueError):
+        return None
+    return None if found is None or (streams is not None and streams < found) else found
+
+
 def without_block(words: Sequence[bytes]) -> list[bytes]:
     """The words of a read that has BLOCK, without it."""
-    at = word_at(words, 1, b"BLOCK")
+    at = _block_at(words)
     assert at is not None
     return [*words[:at], *words[at + 2 :]]
 
@@ -57,11 +71,10 @@ class WaitingRead:
         self._at_once = split(row, without_block(words), node_of)[0]
         self.nodes = [node_of(part.slot) for part in self._parts]
         self.waiting: list[NodeConnection] = []
-        self._replies: list[bytes | None] = []
+        self._replies: list[bytes | None] = [None] * len(self.nodes)
 
     def begin(self) -> None:
         """Ask. A read of what comes from now on waits at once: an entry could come between."""
-        self._replies = [None] * len(self.nodes)
         if self._is_from_now:
             self._wait()
         else:
