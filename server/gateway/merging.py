@@ -86,6 +86,11 @@ def merge_of(row: Command) -> Merge:
     return _OF_POLICY.get(policy, _first)
 
 
+def merged(merge: Merge, replies: Sequence[bytes]) -> bytes:
+    """The reply made of these: the first error, if there is one."""
+    return next((one for one in replies if one.startswith(b"-")), None) or merge(replies)
+
+
 def _first(replies: Sequence[bytes]) -> bytes:
     return replies[0]
 

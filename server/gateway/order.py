@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from millstream.server.gateway.merging import Merge
+from millstream.server.gateway.merging import Merge, merged
 from millstream.server.gateway.node_connection import (
     MERGED_MAX_BYTES,
     TOO_LARGE,
@@ -46,12 +46,12 @@ class Gathering:
         self._missing -= 1
         if not self._missing:
             replies = self._replies
-            errors = [one for one in replies if one.startswith(b"-")]
-            data = errors[0] if errors else self._merge(replies)
+            data = merged(self._merge, replies)
             self._kept.size_bytes -= self._bytes
             self._answer.data = data
             self._kept.size_bytes += len(data)
-            if errors and len(errors) < len(replies) and self._when_mixed is not None:
+            is_mixed = len({one.startswith(b"-") for one in replies}) > 1
+            if is_mixed and self._when_mixed is not None:
                 self._when_mixed()
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from millstream.commands.table.keyspecs import word_at
 from millstream.commands.table.registry import Command
-from millstream.server.gateway.merging import NULL, split
+from millstream.server.gateway.merging import NULL, merged, split
 from millstream.server.gateway.node_connection import Call, NodeConnection
 from millstream.server.gateway.reply_scanner import elements_of
 
@@ -125,8 +125,7 @@ class WaitingRead:
             self._ask(self._end)
 
     def _end(self, replies: list[bytes]) -> None:
-        errors = [one for one in replies if one.startswith(b"-")]
-        self._finish(self, errors[0] if errors else self._merge(replies))
+        self._finish(self, merged(self._merge, replies))
 
     def close(self) -> None:
         """End the waits."""
