@@ -80,10 +80,7 @@ def _node(key: bytes, node_of: Callable[[int], int]) -> int:
 
 def merge_of(row: Command) -> Merge:
     """The way to merge the replies of all nodes."""
-    policy = response_policy(row)
-    if row.name in _OF_NAME:
-        return _OF_NAME[row.name]
-    return _OF_POLICY.get(policy, _first)
+    return _OF_NAME.get(row.name) or _OF_POLICY.get(response_policy(row), _first)
 
 
 def merged(merge: Merge, replies: Sequence[bytes]) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from millstream.commands.table.registry import Command
 
-# Kinds. The first two are known to the compiled module `requests`.
+# Kinds. The first two are known to the compiled module `routing`.
 ONE = 0  # for the node of its first key
 SPLIT = 1  # for several nodes, each with its keys
 ANY = 2  # for any node: the one that a client uses for requests without keys
@@ -89,13 +89,13 @@ _OF_ONE_NODE = frozenset(
 
 
 def kind_of(row: Command) -> int:
-    container = row.name.partition("|")[0]
-    if row.name in SPLIT_READS or "request_policy:multi_shard" in row.tips:
-        return _KINDS.get(row.name, SPLIT)
     if row.name in _KINDS:
         return _KINDS[row.name]
+    if row.name in SPLIT_READS or "request_policy:multi_shard" in row.tips:
+        return SPLIT
     if row.key_specs:
         return ONE
+    container = row.name.partition("|")[0]
     if container in _OF_ONE_NODE and not row.name.endswith("|help"):
         return REFUSED
     if container not in _KINDS and {"request_policy:all_shards", "request_policy:all_nodes"} & {
