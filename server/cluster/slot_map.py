@@ -59,6 +59,10 @@ class SlotMap(NamedTuple):
                 found[slot] = shard
         return found
 
+    def indices(self) -> list[int]:
+        """The index of each slot's owner in `shards`; 0 where there is none."""
+        return [0 if owner is None else owner.number - 1 for owner in self.owners()]
+
 
 def new_map(count: int) -> SlotMap:
     """A map of this number of shards, with new IDs."""

@@ -35,8 +35,7 @@ class Gateway:
     """All clients of the gateway, and what they share."""
 
     def __init__(self, config: Config, slot_map: SlotMap) -> None:
-        owners = slot_map.owners()
-        self.routes = Routes([0 if owner is None else owner.number - 1 for owner in owners])
+        self.routes = Routes(slot_map.indices())
         self.limits = Limits(config.proto_max_bulk_len, config.client_query_buffer_limit)
         self.node_count = len(slot_map.shards)
         self.failed: set[int] = set()
@@ -59,9 +58,7 @@ class Gateway:
         loop.add_signal_handler(signal.SIGHUP, self._renew)
         loop.add_signal_handler(signal.SIGUSR1, lambda: None)
         link = StateLink.of_environment(loop, lambda: 0, self.note_states, self.stopping.set)
-        port = self._config.port
         self._listeners.bind()
-        self._config.port = port
         await self._listeners.listen()
         link.begin_serving()
         await self.stopping.wait()

@@ -16,7 +16,7 @@ from millstream.server.gateway.routing import Routes
 from millstream.server.protocol.resp import Limits, encode_reply
 
 load_table()
-NODES = [0 if owner is None else owner.number - 1 for owner in new_map(3).owners()]
+NODES = new_map(3).indices()
 
 
 class Wire:

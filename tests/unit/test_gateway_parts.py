@@ -29,7 +29,7 @@ from millstream.server.protocol.resp import Limits, encode_reply
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
 load_table()
-NODES = [0 if owner is None else owner.number - 1 for owner in new_map(3).owners()]
+NODES = new_map(3).indices()
 
 
 def pieces(data: bytes, chance: random.Random) -> list[bytes]:
