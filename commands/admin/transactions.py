@@ -22,6 +22,9 @@ command = CommandGroup("transactions")
 Watches = dict[tuple[int, bytes], tuple["Database", tuple[Any, ...]]]
 
 WATCHES_MAX = 100_000  # of one client: EXEC and CLIENT LIST check each of them
+NESTED = "ERR MULTI calls can not be nested"
+WATCH_INSIDE = "ERR WATCH inside MULTI is not allowed"
+EXECABORT = "EXECABORT Transaction discarded because of previous errors."
 TOO_MANY_WATCHES = f"ERR a client can watch at most {WATCHES_MAX} keys"
 
 
@@ -36,7 +39,7 @@ def multi(ctx: Context, args: Args) -> object:
 
     The reply is OK. The replies to the following commands are QUEUED, and EXEC runs them."""
     if ctx.session.queue is not None:
-        raise CommandError("ERR MULTI calls can not be nested")
+        raise CommandError(NESTED)
     ctx.session.queue = []
     return OK
 
@@ -62,7 +65,7 @@ def exec_(ctx: Context, args: Args) -> object:
     changed = has_changed_watches(session.watches)
     session.leave_transaction()
     if failed:
-        raise CommandError("EXECABORT Transaction discarded because of previous errors.")
+        raise CommandError(EXECABORT)
     return NULL_ARRAY if changed else Run(queue)
 
 
@@ -98,7 +101,7 @@ def watch(ctx: Context, args: Args) -> object:
     """
     session = ctx.session
     if session.queue is not None:
-        raise CommandError("ERR WATCH inside MULTI is not allowed")
+        raise CommandError(WATCH_INSIDE)
     for key in args.rest():
         if (ctx.db.index, key) in session.watches:
             continue

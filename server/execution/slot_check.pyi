@@ -4,6 +4,8 @@ from typing import Protocol
 from millstream.commands.runtime.context import Session
 from millstream.commands.table.keyspecs import KeySpec
 
+CROSSSLOT: str
+
 def positions_of(key_specs: Sequence[KeySpec], words: list[bytes]) -> list[int]: ...
 
 class Refusals(Protocol):

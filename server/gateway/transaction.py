@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from millstream.commands.admin import transactions
+from millstream.server.execution import slot_check
 from millstream.server.gateway.node_connection import NodeConnection
+
+
+def _error(message: str) -> bytes:
+    return b"-%s\r\n" % message.encode()
+
 
 MULTI = b"*1\r\n$5\r\nMULTI\r\n"
 DISCARD = b"*1\r\n$7\r\nDISCARD\r\n"
 OK, QUEUED = b"+OK\r\n", b"+QUEUED\r\n"
-NESTED = b"-ERR MULTI calls can not be nested\r\n"
-WATCH_INSIDE = b"-ERR WATCH inside MULTI is not allowed\r\n"
-CROSSSLOT = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
-EXECABORT = b"-EXECABORT Transaction discarded because of previous errors.\r\n"
+NESTED = _error(transactions.NESTED)
+WATCH_INSIDE = _error(transactions.WATCH_INSIDE)
+CROSSSLOT = _error(slot_check.CROSSSLOT)
+EXECABORT = _error(transactions.EXECABORT)
 KEPT_MAX_BYTES = 1 << 20
 
 
