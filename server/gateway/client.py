@@ -522,12 +522,8 @@ class Client(asyncio.Protocol):
 
     def finish_turn(self) -> None:
         self._order.advance()
-        is_plain = self._is_reading and not self._is_alone and self._deferred is None
-        if (
-            is_plain
-            and not self.kept.has_paused
-            and not (self._more or self._is_ending or self._has_eof)
-        ):
+        is_held = not self._is_reading or self._is_ending
+        if not (is_held or self._more or self._has_eof or self.kept.has_paused):
             self._send_out()  # usually no request waits
             return
         self._work()

@@ -84,8 +84,8 @@ class Answer:
 
     __slots__ = ("data",)
 
-    def __init__(self, data: bytes | None = None) -> None:
-        self.data = data
+    def __init__(self) -> None:
+        self.data: bytes | None = None
 
 
 class Receiver(Protocol):
