@@ -6,7 +6,7 @@ command line, and then its own: directory, ports and share of the memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from millstream.errors import StartError
@@ -118,10 +118,14 @@ def directives_of(config: Config, number: int, count: int, aclfile: Path) -> Seq
         own["metrics-port"] = str(config.metrics.port + number)
     if config.unix.socket:
         own["unixsocket"] = f"{config.unix.socket}.{number}"
-    return [word for name, value in own.items() for word in (f"--{name}", value)]
+    return _words(own)
 
 
 def gateway_directives(config: Config) -> Sequence[str]:
     """The directives of the gateway in place of those of the configuration."""
     own = {"dir": str(config.dir.resolve()), "pidfile": "", "supervised": "no", "aclfile": ""}
-    return [word for name, value in own.items() for word in (f"--{name}", value)]
+    return _words(own)
+
+
+def _words(directives: Mapping[str, str]) -> Sequence[str]:
+    return [word for name, value in directives.items() for word in (f"--{name}", value)]
