@@ -8,6 +8,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+
+from millstream.server.cluster.unix_sockets import ask_supervisor
 
 from .client import RawClient
 from .resp import Reply
@@ -60,6 +63,12 @@ class Shards(Server):
     def node(self, number: int, protocol: int = 2) -> NodeClient:
         """A connection to node `number`, from 1."""
         return NodeClient(self.port + number, protocol)
+
+    def status(self) -> dict[str, Any]:
+        """The processes as the supervisor describes them."""
+        found = ask_supervisor(self.directory)
+        assert found is not None
+        return found
 
     def pid_of(self, number: int) -> int:
         with self.node(number) as client:

@@ -18,7 +18,6 @@ from tests.support.shards import NodeClient, Shards
 from tests.support.waiting import wait_until
 
 from millstream.client import connect
-from millstream.server.cluster.unix_sockets import ask_supervisor
 
 # foo: node 3, bar: node 1, a: node 3, b: node 1, c: node 2
 OK, QUEUED = Simple("OK"), Simple("QUEUED")
@@ -444,9 +443,7 @@ def test_refused_subscriptions_have_no_channels(client: NodeClient) -> None:
 
 
 def gateway_pid(shards: Shards) -> int:
-    found = ask_supervisor(shards.directory)
-    assert found is not None
-    return int(found["gateway"]["pid"])
+    return int(shards.status()["gateway"]["pid"])
 
 
 def rss_bytes(pid: int) -> int:

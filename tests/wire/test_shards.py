@@ -22,7 +22,6 @@ from tests.support.waiting import wait_until
 
 from millstream.__main__ import main
 from millstream.server.cluster.slot_map import read_map
-from millstream.server.cluster.unix_sockets import ask_supervisor
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import read_manifest, store_manifest
 
@@ -49,9 +48,7 @@ def cluster(shards: Shards) -> Iterator[RedisCluster]:
 
 def health(shards: Shards, number: int) -> str:
     """The health of a node as the supervisor knows it."""
-    found = ask_supervisor(shards.directory)
-    assert found is not None
-    return str(found["nodes"][str(number)]["health"])
+    return str(shards.status()["nodes"][str(number)]["health"])
 
 
 def redis_cli(*words: str) -> str:
