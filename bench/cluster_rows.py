@@ -13,7 +13,7 @@ from bench.figures import BenchError, Lanes, Reading, alone
 from bench.harness import JOURNAL_OFF, Harness
 from bench.load import Load
 from bench.load import run as run_load
-from bench.server import Server
+from bench.server import Server, cpu_ns_of
 from millstream.server.cluster.unix_sockets import ask_supervisor
 
 NODES = 3
@@ -58,8 +58,7 @@ class Cluster(Server):
         return all(one["health"] == "online" for one in processes)
 
     def nodes_cpu_ns(self) -> int:
-        pids = [one["pid"] for one in self.state()["nodes"].values()]
-        return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids)
+        return sum(cpu_ns_of(one["pid"]) for one in self.state()["nodes"].values())
 
 
 def appends(harness: Harness, full: int, quick: int, *, is_share: bool) -> Lanes:

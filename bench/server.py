@@ -146,11 +146,7 @@ class Server:
 
     def cpu_ns(self) -> int:
         """CPU time of all existing threads, in nanoseconds."""
-        total_ns = 0
-        for task in Path(f"/proc/{self.pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                total_ns += int((task / "schedstat").read_text().split()[0])
-        return total_ns
+        return cpu_ns_of(self.pid)
 
     def children_cpu_ns(self) -> int:
         """CPU time of all children that have ended (a forked save), with the resolution of the
@@ -255,6 +251,14 @@ def _stat_fields(pid: int) -> list[str]:
 def _stat_ticks(pid: int) -> list[int]:
     """utime and stime, and cutime and cstime of the children that have ended."""
     return [int(ticks) for ticks in _stat_fields(pid)[UTIME_FIELD : UTIME_FIELD + 4]]
+
+
+def cpu_ns_of(pid: int) -> int:
+    total_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total_ns += int((task / "schedstat").read_text().split()[0])
+    return total_ns
 
 
 def free_port() -> int:
