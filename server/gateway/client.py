@@ -319,14 +319,13 @@ class Client(asyncio.Protocol):
         """Requests to several nodes, whose replies become one."""
         answer = Answer()
         self._order.append(answer)
-        gathering = Gathering(self.kept, answer, len(requests), merge, when_mixed)
+        gathering = Gathering(self._order, answer, len(requests), merge, when_mixed)
         for part, (node, raw) in enumerate(requests):
             take = partial(gathering.take, part)
             if node in self._host.failed:
                 take(unreachable(node))
             else:
                 self.upstream(node).send(raw, Call(take, 1, answer))
-        self._order.advance()
 
     def _ask_all(self, row: Command, raw: bytes) -> None:
         nodes: Sequence[int] = range(self._host.node_count)
@@ -521,7 +520,6 @@ class Client(asyncio.Protocol):
         self._order.push(message)
 
     def finish_turn(self) -> None:
-        self._order.advance()
         is_held = not self._is_reading or self._is_ending
         if not (is_held or self._more or self._has_eof or self.kept.has_paused):
             self._send_out()  # usually no request waits

@@ -22,14 +22,14 @@ class Gathering:
 
     def __init__(
         self,
-        kept: Kept,
+        order: ReplyOrder,
         answer: Answer,
         count: int,
         merge: Merge,
         when_mixed: Callable[[], None] | None,
     ) -> None:
         """`when_mixed` is called if only some of the replies are errors."""
-        self._kept = kept
+        self._order = order
         self._answer = answer
         self._when_mixed = when_mixed
         self._merge = merge
@@ -41,18 +41,16 @@ class Gathering:
         if self._bytes + len(reply) > MERGED_MAX_BYTES:
             reply = TOO_LARGE
         self._bytes += len(reply)
-        self._kept.size_bytes += len(reply)
+        self._order.kept.size_bytes += len(reply)
         self._replies[part] = reply
         self._missing -= 1
         if not self._missing:
             replies = self._replies
-            data = merged(self._merge, replies)
-            self._kept.size_bytes -= self._bytes
-            self._answer.data = data
-            self._kept.size_bytes += len(data)
+            self._order.kept.size_bytes -= self._bytes
             is_mixed = len({one.startswith(b"-") for one in replies}) > 1
             if is_mixed and self._when_mixed is not None:
                 self._when_mixed()
+            self._order.complete(self._answer, merged(self._merge, replies))
 
 
 class ReplyOrder:
@@ -73,10 +71,10 @@ class ReplyOrder:
         self._items.append(item)
 
     def complete(self, answer: Answer, data: bytes) -> None:
-        """An answer of the gateway itself, which the order has, is complete."""
+        """An answer that the order has is complete."""
         answer.data = data
         self.kept.size_bytes += len(data)
-        self.advance()
+        self._advance()
 
     def waits_for(self, item: Run | Call) -> bool:
         """True if the next reply is made of this one."""
@@ -98,12 +96,12 @@ class ReplyOrder:
             self._is_inside = run.upstream.is_inside
             if run.missing == 0:
                 self._items.popleft()
-                self.advance()
+                self._advance()
         else:
             run.data += piece
             self.kept.size_bytes += len(piece)
 
-    def advance(self) -> None:
+    def _advance(self) -> None:
         """Send what is complete at the beginning of the order."""
         while self._items:
             head = self._items[0]
