@@ -48,6 +48,12 @@ class Run:
         self.refused = refused
         self.data = bytearray()
 
+    def note_error(self) -> None:
+        """The next reply is an error."""
+        if self.refused is not None:
+            self.missing = 1
+            self.refused()
+
 
 class Call:
     """Whole replies for the gateway itself: `take` is called with each of the next `missing`.
@@ -249,9 +255,8 @@ class NodeConnection(asyncio.Protocol):
         self._message.clear()
         if self.expected and not _is_message(reply, is_resp3=self._client.session.is_resp3):
             item = self.expected[0]
-            if isinstance(item, Run) and item.refused is not None and reply.startswith(b"-"):
-                item.missing = 1
-                item.refused()
+            if isinstance(item, Run) and reply.startswith(b"-"):
+                item.note_error()
             self._give(item, reply, 1)
         elif reply[:1] == b"-":
             self.refuse(reply)  # the node takes no more clients
@@ -295,11 +300,8 @@ class NodeConnection(asyncio.Protocol):
         self._client.upstream_ended(self, lost=False)
         for item in list(self.expected):
             if isinstance(item, Run):
-                count = item.missing
-                if item.refused is not None:
-                    count = 1
-                    item.refused()
-                item.missing = 0
+                item.note_error()
+                count, item.missing = item.missing, 0
                 self._client.pass_on(item, error * count)
             elif item.take != self._note_accepted:
                 for _ in range(item.missing):
