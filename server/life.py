@@ -55,7 +55,7 @@ from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge
 from millstream.server.monitor.memory_info import MemoryInfo
 from millstream.server.monitor.slowlog import Slowlog
-from millstream.server.moving.dumping import BaseDumper
+from millstream.server.moving.base_conversion import BaseDumper
 from millstream.server.moving.spool_conversion import SpoolConverter
 from millstream.server.net.connection import Connection, note_readers
 from millstream.server.net.listeners import Listeners

@@ -14,10 +14,12 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from millstream.server.moving import child_messages
+from millstream.server.moving.child_messages import send
 from millstream.storage.dump.aof_file import begins_aof
 from millstream.storage.dump.base_making import DATABASES_MAX, BaseMaker, ImportFailure, Wanted
 from millstream.storage.dump.rdb_file import WITH_CHECKSUM, RdbFile
@@ -98,22 +100,9 @@ class Task:
 def begin(task: Task, output: int) -> int:
     """Start the process of a task, which writes messages to a descriptor; the number of the
     process."""
-    files = [file for source in task.sources for file in source.all_files]
-    for descriptor in (task.base, *(file.descriptor for file in files if file.descriptor > 0)):
-        os.set_inheritable(descriptor, True)
-    words = [sys.executable, "-P", "-m", "millstream.server.moving.converting", task.to_text()]
-    actions = [(os.POSIX_SPAWN_DUP2, output, 2)]
-    return os.posix_spawn(sys.executable, words, os.environ, file_actions=actions)
-
-
-def messages_in(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The messages of the process. Other text, of Python itself for example, is a `note`."""
-    for line in lines:
-        try:
-            message = json.loads(line)
-        except ValueError:  # also a message that was cut off
-            message = None
-        yield message if isinstance(message, dict) else {"note": line.strip()}
+    files = [file.descriptor for source in task.sources for file in source.all_files]
+    descriptors = (task.base, *(file for file in files if file > 0))
+    return child_messages.begin("converting", task.to_text(), descriptors, output)
 
 
 class DescriptorOutput:
@@ -269,16 +258,11 @@ def main() -> None:
     wanted = task.memory_bytes if limit < 0 else min(task.memory_bytes, limit)
     resource.setrlimit(resource.RLIMIT_AS, (wanted, limit))
     try:
-        convert(task, DescriptorOutput(task.base), time.time_ns() // 1_000_000, os.urandom, _send)
+        convert(task, DescriptorOutput(task.base), time.time_ns() // 1_000_000, os.urandom, send)
     except MemoryError:
-        _send({"failed": "memory"})
+        send({"failed": "memory"})
     except OSError as error:
-        _send({"failed": f"{CANNOT_WRITE}: {error.strerror}"})
-
-
-def _send(message: dict[str, Any]) -> None:
-    sys.stderr.write(json.dumps(message) + "\n")
-    sys.stderr.flush()
+        send({"failed": f"{CANNOT_WRITE}: {error.strerror}"})
 
 
 if __name__ == "__main__":

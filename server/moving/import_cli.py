@@ -27,7 +27,8 @@ from millstream.cli_error import CliError
 from millstream.errors import counted, printable
 from millstream.seconds import Seconds
 from millstream.server.config.kinds import parse_size
-from millstream.server.moving.converting import Source, Task, begin, messages_in
+from millstream.server.moving.child_messages import messages_in
+from millstream.server.moving.converting import Source, Task, begin
 from millstream.server.moving.import_report import Report, write_report
 from millstream.server.moving.source_files import NoSource, aof_files, source_name
 from millstream.server.repair.destination import Destination, Unusable, stoppable

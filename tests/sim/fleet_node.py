@@ -27,7 +27,7 @@ from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.execution.executor import Executor
 from millstream.server.monitor.info import fields_of
-from millstream.server.moving.dumping import BaseDumper
+from millstream.server.moving.base_conversion import BaseDumper
 from millstream.server.moving.spool_conversion import SpoolConverter
 from millstream.server.protocol.outbox import Client
 from millstream.server.replication.link_connection import Connector

@@ -143,6 +143,7 @@ NOT_AT_START = {
     "millstream.server.config.config_rewrite",
     "millstream.server.metrics",
     "millstream.server.moving.converting",
+    "millstream.server.moving.dumping",
     "millstream.server.replication.redis_following",
     "millstream.server.repair",
     "millstream.storage.files.damaged_base",

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from tests.wire.test_import import fill
 from tests.wire.test_tools import run, url_of
 
-from millstream.server.moving.dumping import BaseDumper
+from millstream.server.moving.base_conversion import BaseDumper
 from millstream.server.replication.redis_dump import DumpOrder
 
 DEADLINE_S = 60
