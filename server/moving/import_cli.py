@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from millstream.errors import counted, printable
 from millstream.seconds import Seconds
 from millstream.server.config.kinds import parse_size
 from millstream.server.moving.child_messages import messages_in
+from millstream.server.moving.child_process import ChildProcess
 from millstream.server.moving.converting import Source, Task, begin
 from millstream.server.moving.import_report import Report, write_report
 from millstream.server.moving.source_files import NoSource, aof_files, source_name
@@ -390,25 +390,15 @@ class Import:
             salvage=self._given["salvage"],
             with_digests=self._given["report_path"] is not None,
         )
-        messages, theirs = os.pipe()
-        child = begin(task, theirs)
-        os.close(theirs)
-        try:
-            with os.fdopen(messages, encoding="utf-8", errors="replace") as lines:
-                return self._follow(lines, child)
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(child, 0)
-            raise
+        return self._follow(lambda output: begin(task, output))
 
-    def _follow(self, lines: Any, child: int) -> Report:
-        """Read the messages of the process to its end."""
+    def _follow(self, begin: Callable[[int], int]) -> Report:
+        """Begin the process, and read its messages to its end."""
         report = Report(with_streams=self._given["report_path"] is not None)
         failed: str | None = None
         last = ""
-        with progress_bar() as tell:
+        child = ChildProcess()
+        with child.lines(begin) as lines, progress_bar() as tell:
             for message in messages_in(lines):
                 if "note" in message:
                     last = message["note"] or last
@@ -420,7 +410,7 @@ class Import:
                     failed = message["failed"]
                 else:
                     report.finish(message["done"])
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        status = child.status
         if failed == "memory":
             failed = f"the files need more memory than --memory {self._given['memory']}"
         if failed is None and not report.is_complete:

@@ -61,9 +61,9 @@ class SpoolConverter:
             failed = f"it needs more memory than import-memory-limit {limit}"
         if self._child.is_stopped:
             raise DataError(_ENDED)
-        signal = self._child.signal
-        if failed is None and signal:  # by an administrator, or for lack of memory
-            raise DataError(f"the process that converts the full sync got signal {signal}")
+        status = self._child.status
+        if failed is None and status < 0:  # by an administrator, or for lack of memory
+            raise DataError(f"the process that converts the full sync got signal {-status}")
         reason = failed or "its process has ended"
         kind = DataError if reason.startswith(CANNOT_WRITE) else ConversionError
         raise kind(f"the full sync cannot be converted: {reason}")
