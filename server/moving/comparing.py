@@ -15,9 +15,9 @@ from typing import Any
 from millstream.server.moving.key_states import Filters, Place, Side, State, is_same_expiry
 from millstream.storage.dump.base_making import id_text, shown_key
 from millstream.storage.dump.digests import GroupRow, PendingRow
+from millstream.storage.dump.rdb import UNOWNED
 
 _LOOK_S = 0.2
-_UNOWNED = b"unowned"
 
 
 @dataclass
@@ -209,10 +209,10 @@ class Comparison:
 def _with_owners(group: GroupRow, replica: GroupRow) -> GroupRow:
     """The group as a Redis before 8.8 has it that follows a millstream server: pending entries
     without an owner belong to a consumer."""
-    if _UNOWNED not in replica.consumers or any(not row.owner for row in replica.pending):
+    if UNOWNED not in replica.consumers or any(not row.owner for row in replica.pending):
         return group
-    pending = [row._replace(owner=row.owner or _UNOWNED) for row in group.pending]
-    return group._replace(pending=pending, consumers=sorted({*group.consumers, _UNOWNED}))
+    pending = [row._replace(owner=row.owner or UNOWNED) for row in group.pending]
+    return group._replace(pending=pending, consumers=sorted({*group.consumers, UNOWNED}))
 
 
 def _is_ahead(row: PendingRow, other: PendingRow) -> bool:

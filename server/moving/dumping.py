@@ -19,13 +19,13 @@ from millstream.server.moving import child_messages
 from millstream.server.moving.child_messages import send
 from millstream.storage.dump.base_export import RdbExport, export_base
 from millstream.storage.dump.file_writing import TARGETS, RdbWriter
+from millstream.storage.dump.rdb import UNOWNED
 from millstream.storage.files.disk import File, SystemFile
 
 if TYPE_CHECKING:
     from millstream.server.replication.redis_dump import DumpOrder
 
 NICENESS = 10
-UNOWNED = b"unowned"
 _EXAMPLES = 3
 
 

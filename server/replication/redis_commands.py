@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from millstream.clock_offset import shifted_ms
 from millstream.commands.runtime.effects import split_effects
 from millstream.ids import parse
-from millstream.storage.dump.rdb import StreamDump, StringDump, footer
+from millstream.storage.dump.rdb import UNOWNED, StreamDump, StringDump, footer
 from millstream.storage.dump.rdb_bytes import crc64
 from millstream.storage.dump.stream_reading import STREAM_2
 from millstream.storage.groups.group import Group
@@ -28,7 +28,6 @@ Words = list[bytes]
 Place = tuple[int, bytes]  # database and key
 EntryId = tuple[int, int]
 
-UNOWNED = b"unowned"
 _IDS_MAX = 1000  # in one command
 # Of the whole stream that is sent for a pending entry that is not in it any more: 2 ms.
 _ENTRIES_MAX = 1000

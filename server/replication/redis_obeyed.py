@@ -22,6 +22,7 @@ from millstream.commands.table.foreign import SCRIPTS, STRING, foreign_keys
 from millstream.commands.table.registry import COMMANDS, Command
 from millstream.commands.xstream.xadd import append_of_source
 from millstream.errors import CommandError, printable, readable
+from millstream.storage.dump.rdb import UNOWNED
 from millstream.storage.dump.skipping import OTHER_TYPES
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
@@ -46,7 +47,6 @@ _CHANGING = frozenset(
     b"append incr decr incrby decrby incrbyfloat increx setrange".split()  # the key comes first
 )
 DROPPED_MAX = 1_000_000
-UNOWNED = b"unowned"
 _NAMES_MAX = 1000  # of commands that are counted one by one
 
 

@@ -51,6 +51,7 @@ VERSION_MAX = 15  # of Redis 8.10, whose streams are those of 8.8
 VALKEY_VERSIONS = (80, 81)  # of Valkey 9; Redis leaves these numbers to it
 FOOTER_BYTES = 10
 STEP_BYTES = 1 << 18
+UNOWNED = b"unowned"  # the consumer that gets pending entries without an owner
 
 Value = bytes | Stream
 Result = TypeVar("Result")
@@ -170,7 +171,7 @@ class StreamDump:
         stream: Stream,
         wall_ahead_ms: int = 0,
         kind: int | None = None,
-        unowned: bytes = b"unowned",
+        unowned: bytes = UNOWNED,
     ) -> None:
         self._unowned = unowned
         self._wall_ahead_ms = wall_ahead_ms

@@ -18,13 +18,13 @@ from millstream.commands.runtime.effects import APPLY, CODES
 from millstream.server.replication.redis_commands import (
     LEFT_OUT,
     TABLE,
-    UNOWNED,
     WHOLE,
     Translation,
 )
 from millstream.server.replication.redis_feed import RedisFeed, Wanted
 from millstream.server.replication.redis_stream import Mark
 from millstream.storage.dump.digests import GroupRow, group_row, stream_digest
+from millstream.storage.dump.rdb import UNOWNED
 from millstream.storage.groups.group import Group
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
