@@ -24,6 +24,7 @@ from millstream.storage.dump.aof_file import begins_aof
 from millstream.storage.dump.base_making import DATABASES_MAX, BaseMaker, ImportFailure, Wanted
 from millstream.storage.dump.rdb_file import WITH_CHECKSUM, RdbFile
 from millstream.storage.dump.reader import Reader
+from millstream.storage.files.disk import write_all
 from millstream.storage.files.snapshot_format import BASE_SALT_SIZE, zstd
 from millstream.storage.files.snapshot_writer import Identity, Output, SnapshotWriter
 
@@ -114,9 +115,7 @@ class DescriptorOutput:
         self._descriptor = descriptor
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
+        write_all(self._descriptor, data)
         self.size += len(data)
 
     def begin_sync(self) -> None:

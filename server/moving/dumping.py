@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from millstream.server.moving.child_messages import send
 from millstream.storage.dump.base_export import RdbExport, export_base
 from millstream.storage.dump.file_writing import TARGETS, RdbWriter
 from millstream.storage.dump.rdb import UNOWNED
-from millstream.storage.files.disk import File, SystemFile
+from millstream.storage.files.disk import File, SystemFile, write_all
 
 if TYPE_CHECKING:
     from millstream.server.replication.redis_dump import DumpOrder
@@ -44,13 +45,8 @@ def main() -> None:
     with contextlib.suppress(OSError):  # a service may not lower its priority
         os.nice(NICENESS)
 
-    def write(data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(rdb, view) :]
-
     file = SystemFile(Path("the base"), base)
-    writer = RdbWriter(write, TARGETS[redis], UNOWNED, wall_ahead_ms)
+    writer = RdbWriter(partial(write_all, rdb), TARGETS[redis], UNOWNED, wall_ahead_ms)
     try:
         send({"done": _dump(file, writer, redis, with_keys)})
     except MemoryError:

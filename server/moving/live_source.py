@@ -5,7 +5,6 @@ The file is gone when the program ends, whatever ends it.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from millstream.server.replication.redis_opening import (
     RedisOpening,
     Refusal,
 )
+from millstream.storage.files.disk import write_all
 from millstream.tools.tool_connection import ToolConnection, is_error, wants_password
 
 # A source that prepares an RDB sends a newline each second.
@@ -70,7 +70,7 @@ class LiveSource:
                     if isinstance(event, RdbSize):
                         total_bytes = event.size_bytes
                     elif isinstance(event, RdbPiece):
-                        _write(file, event.data)
+                        write_all(file.fileno(), event.data)
                         size_bytes += len(event.data)
                         tell(size_bytes, total_bytes)
                     elif isinstance(event, RdbEnd):
@@ -113,9 +113,3 @@ class LiveSource:
         elif text.startswith("NOPERM") or "no permissions" in text.lower():
             advice = "; its user needs +psync +replconf +ping"
         return f"{self.name} refuses a full sync: {text}{advice}; nothing was written"
-
-
-def _write(file: IO[bytes], data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file.fileno(), view) :]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from millstream.server.durability.workers import Scheduler, TaskWorker, post
+from millstream.storage.files.disk import write_all
 
 READ_BYTES = 256 << 10
 
@@ -75,9 +76,7 @@ class SpoolFile:
         return self._file.fileno()
 
     def _write(self, data: bytes) -> bytes:
-        descriptor, view = self.descriptor(), memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        write_all(self.descriptor(), data)
         return b""
 
     def _submit(self, step: Callable[[], bytes], then: Callable[[bytes], None]) -> None:

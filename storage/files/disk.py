@@ -29,6 +29,13 @@ _SHRINK_STEP_BYTES = 256 << 10
 Bytes = bytes | bytearray | memoryview
 
 
+def write_all(descriptor: int, data: Bytes) -> None:
+    """Write to a descriptor that may take less at a time."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
 class File(Protocol):
     """An open file. `size` is its length in bytes; space is reserved up to `reserved_end`. Every
     method may raise OSError."""

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from tests.sim.fleet_node import FleetConfig, FleetNode
+from tests.sim.world import Faults
 from tests.support.storage_access import check_stream
 
 from millstream.server.moving.converting import DescriptorOutput, Task, convert
@@ -61,18 +62,6 @@ class _InProcess(SpoolConverter):
             lambda message: lines.append(json.dumps(message)),
         )  # fmt: skip
         yield iter(lines)
-
-
-class _Faults(logging.Handler):
-    """Exceptions that were only logged."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
-            self.found.append(self.format(record))
 
 
 class FollowingServer:
@@ -132,7 +121,7 @@ class FollowingServer:
 
     def deliver(self, data: bytes, piece_bytes: int, *, rests: bool = True) -> FollowingServer:
         """Send bytes in pieces. Without `rests`, the server may not have finished with them."""
-        faults = _Faults()
+        faults = Faults()
         log = logging.getLogger("millstream")
         log.addHandler(faults)
         try:
