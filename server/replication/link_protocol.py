@@ -112,7 +112,10 @@ Event = Continued | FullSync | Rewind | Refused | Told | Noted | Record | IsRedi
 
 
 def encode_request(words: Sequence[bytes]) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
+    return b"".join(parts)
 
 
 class LinkProtocol:

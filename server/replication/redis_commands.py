@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from millstream.clock_offset import shifted_ms
 from millstream.commands.runtime.effects import split_effects
 from millstream.ids import parse
+from millstream.server.replication.link_protocol import encode_request
 from millstream.storage.dump.rdb import UNOWNED, StreamDump, StringDump, footer
 from millstream.storage.dump.rdb_bytes import crc64
 from millstream.storage.dump.stream_reading import STREAM_2
@@ -63,13 +64,6 @@ def becomes(*names: bytes) -> Callable[[Translate], Translate]:
         return translate
 
     return register
-
-
-def request(words: Sequence[bytes]) -> bytes:
-    parts = [b"*%d\r\n" % len(words)]
-    for word in words:
-        parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
-    return b"".join(parts)
 
 
 class Frame:
@@ -138,24 +132,24 @@ class Frame:
         for place in sorted(self.whole):
             self._add_whole(*place)
         if len(self.requests) > 1:
-            self.requests.insert(0, request((b"MULTI",)))
-            self.requests.append(request((b"EXEC",)))
+            self.requests.insert(0, encode_request((b"MULTI",)))
+            self.requests.append(encode_request((b"EXEC",)))
         return b"".join(self.requests)
 
     # Commands
 
     def add(self, db: int, *words: bytes) -> None:
         self.select(db)
-        self.requests.append(request(words))
+        self.requests.append(encode_request(words))
 
     def add_anywhere(self, *words: bytes) -> None:
         """A command that does not depend on the database."""
-        self.requests.append(request(words))
+        self.requests.append(encode_request(words))
 
     def select(self, db: int) -> None:
         if db != self.database:
             self.database = db
-            self.requests.append(request((b"SELECT", b"%d" % db)))
+            self.requests.append(encode_request((b"SELECT", b"%d" % db)))
 
     def add_in_parts(self, db: int, words: Sequence[bytes], ids: Sequence[bytes]) -> None:
         for at in range(0, len(ids), _IDS_MAX):

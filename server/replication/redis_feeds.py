@@ -25,7 +25,8 @@ from millstream.server.durability.workers import Machine, TaskWorker, post
 from millstream.server.execution.executor import Executor
 from millstream.server.replication.history import NO_HISTORY
 from millstream.server.replication.link import Standing
-from millstream.server.replication.redis_commands import Translation, request
+from millstream.server.replication.link_protocol import encode_request
+from millstream.server.replication.redis_commands import Translation
 from millstream.server.replication.redis_dump import Dumped, Dumper, DumpOrder
 from millstream.server.replication.redis_feed import RedisFeed, Wanted
 from millstream.server.replication.redis_spool import SpoolFile
@@ -41,8 +42,8 @@ _DURABLE_S = 0.005
 _NICENESS = 5
 _REPLACED = "the data of this server is being replaced by that of its primary: try again later"
 _PING_S = 1  # of silence, after which the stream gets a PING: no repl-timeout is shorter
-_GETACK = request((b"REPLCONF", b"GETACK", b"*"))
-_PING = request((b"PING",))
+_GETACK = encode_request((b"REPLCONF", b"GETACK", b"*"))
+_PING = encode_request((b"PING",))
 _VALKEY = 9  # versions from this one on are Valkey's
 
 
