@@ -11,21 +11,18 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from millstream.server.durability.data_files import in_words
 from millstream.server.durability.snapshots import Job
-from millstream.server.durability.workers import Machine, TaskWorker, post
+from millstream.server.durability.workers import Machine
 from millstream.server.replication.redis_spool import SpoolFile
 from millstream.server.replication.redis_stream import CommandStream, Mark
 
 log = logging.getLogger("millstream.replication")
 
-_PIECE_BYTES = 256 << 10
 _MARKS_MAX = 10_000  # ends of frames that are not acknowledged; a Redis answers every second
 
 
@@ -46,13 +43,12 @@ class Wanted(NamedTuple):
         return "NOMASTERLINK" if self.uses_psync and self.stays else "ERR"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RedisFeed:
     """`spool` has the commands that come before the feed is online. `acked` is the last frame that
     was acknowledged. `on_end` is called with the client when this server ends the link."""
 
     machine: Machine
-    worker: TaskWorker
     client: Any
     host: str
     port: int
@@ -73,9 +69,8 @@ class RedisFeed:
         self._skipped_bytes = 0  # of the spool, before the moment of the RDB
         self.started_ms = self._progress_ms = self.machine.steady_clock()
         self._unread_bytes = 0  # a second ago
-        self._rdb: IO[bytes] | None = None
+        self._rdb: SpoolFile | None = None
         self._rdb_bytes = 0
-        self._read_bytes = 0
         self._is_reading = False
 
     @property
@@ -111,13 +106,9 @@ class RedisFeed:
             self.job.cancelled = True
         if self.spool is not None:
             self.spool.close()
-        if not self._is_reading:
-            self._close_rdb()
-
-    def _close_rdb(self) -> None:
         if self._rdb is not None:
-            rdb, self._rdb = self._rdb, None
-            self.worker.submit(rdb.close)
+            self._rdb.close()
+            self._rdb = None
 
     def tick_second(self, timeout_ms: int) -> None:
         """Keep the connection alive, and end it if the client reads nothing for this time. While a
@@ -140,11 +131,11 @@ class RedisFeed:
 
     # The RDB
 
-    def begin_rdb(self, answer: bytes, rdb: IO[bytes], size_bytes: int) -> None:
+    def begin_rdb(self, answer: bytes, rdb: SpoolFile) -> None:
         """Send the answer to PSYNC, and the RDB."""
         self.state = "send_bulk"
-        self._rdb, self._rdb_bytes = rdb, size_bytes
-        self._send(answer + b"$%d\r\n" % size_bytes)
+        self._rdb, self._rdb_bytes = rdb, rdb.size_bytes
+        self._send(answer + b"$%d\r\n" % rdb.size_bytes)
         self.pump()
 
     def pump(self) -> None:
@@ -155,37 +146,23 @@ class RedisFeed:
             return
         if self._rdb is None:
             self._catch_up()
-        elif self._read_bytes < self._rdb_bytes:
+        elif self._rdb.left_bytes:
             self._is_reading = True
-            self.worker.submit(self._read)
+            self._rdb.read(self._on_read)
         else:
-            self._close_rdb()
+            self._rdb.close()
+            self._rdb = None
             self._rdb_sent()
 
-    def _read(self) -> None:
-        """On the worker."""
-        assert self._rdb is not None
-        left_bytes = self._rdb_bytes - self._read_bytes
-        try:
-            found: bytes | OSError = os.pread(
-                self._rdb.fileno(), min(_PIECE_BYTES, left_bytes), self._read_bytes
-            )
-        except OSError as error:
-            found = error
-        post(self.machine.scheduler, self._on_read, found)
-
-    def _on_read(self, found: bytes | OSError) -> None:
+    def _on_read(self, data: bytes) -> None:
         self._is_reading = False
         if self.is_over:
-            self._close_rdb()
-        elif isinstance(found, OSError) or not found:
-            reason = in_words(found) if isinstance(found, OSError) else "it is cut off"
-            self._close_rdb()
-            self.drop(f"the RDB cannot be read: {reason}")
-        else:
-            self._read_bytes += len(found)
-            self._send(found)
+            return
+        if data:
+            self._send(data)
             self.pump()
+        else:
+            self.drop("the RDB cannot be read: it is cut off")
 
     def _rdb_sent(self) -> None:
         seconds = (self.machine.steady_clock() - self.started_ms) / 1000

@@ -59,7 +59,7 @@ def redis_for(version: str, otherwise: str) -> str:
     return fitting[-1] if fitting else otherwise
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RedisFeeds:
     """All of them. `new_id` makes 40 random hexadecimal digits. There is a `stream` from the first
     Redis that follows this server until repl-backlog-ttl after the last one has gone."""
@@ -107,7 +107,7 @@ class RedisFeeds:
             self._workers = (
                 new_worker("millstream-rdb", _NICENESS), new_worker("millstream-dump", _NICENESS)
             )  # fmt: skip
-        feed = RedisFeed(self.machine, self._workers[0], client, host, port, wanted, self.remove)
+        feed = RedisFeed(self.machine, client, host, port, wanted, self.remove)
         if wanted.stays:
             self._begin_stream()
         client.feed = feed
@@ -158,16 +158,22 @@ class RedisFeeds:
         self.refused_partial_syncs += position is not None and position[1] > 0
         log.info("%s asks for all data, as an RDB of Redis %s", feed.address, feed.wanted.redis)
         if stream is not None and feed.wanted.stays:
-            assert self._workers is not None
             self._release()
-            spool = SpoolFile(
-                self.persistence.files.disk.directory, self._workers[0], self.machine.scheduler,
-                on_written=lambda: None,
-                on_error=lambda error: feed.drop(f"commands cannot be stored: {in_words(error)}"),
-            )  # fmt: skip
-            feed.keep_commands(spool, stream.end)
+            feed.keep_commands(self._file_for(feed, "commands cannot be stored"), stream.end)
             self._ends.append(stream.made)
         self._capture(feed)
+
+    def _file_for(
+        self, feed: RedisFeed, problem: str, file: IO[bytes] | None = None, size_bytes: int = 0
+    ) -> SpoolFile:
+        """A file of a feed, which ends with this problem if it cannot be used."""
+        assert self._workers is not None
+        return SpoolFile(
+            self.persistence.files.disk.directory, self._workers[0], self.machine.scheduler,
+            on_written=lambda: None,
+            on_error=lambda error: feed.drop(f"{problem}: {in_words(error)}"),
+            file=file, size_bytes=size_bytes,
+        )  # fmt: skip
 
     def remove(self, client: Any) -> None:
         """A link has ended, or a connection was closed. Other connections are ignored."""
@@ -391,7 +397,8 @@ class RedisFeeds:
             self.machine.scheduler.call_later(_DURABLE_S, self._dumped, feed, seq, result)
         else:
             self._report(feed, dumped)
-            feed.begin_rdb(self._full_sync_answer(feed), rdb, size_bytes)
+            file = self._file_for(feed, "the RDB cannot be read", rdb, size_bytes)
+            feed.begin_rdb(self._full_sync_answer(feed), file)
 
     def _full_sync_answer(self, feed: RedisFeed) -> bytes:
         if not feed.wanted.uses_psync:

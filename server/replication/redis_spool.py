@@ -1,4 +1,4 @@
-"""Files without names for what a Redis sends during a full sync. They end with the process.
+"""Files without names for what a Redis sends or gets in a full sync. They end with the process.
 
 Everything is stored as fast as it arrives, so that the source has to buffer nothing.
 """
@@ -17,7 +17,8 @@ READ_BYTES = 256 << 10
 
 
 class SpoolFile:
-    """A file to which bytes are appended, and from which they are read, on one worker.
+    """A file to which bytes are appended, and from which they are read, on one worker. A given
+    `file` has `size_bytes` already.
 
     `on_written` is called on the loop after each write, `on_error` once. `queued_bytes` wait for
     the disk."""
@@ -29,8 +30,10 @@ class SpoolFile:
         scheduler: Scheduler,
         on_written: Callable[[], None],
         on_error: Callable[[Exception], None],
+        file: IO[bytes] | None = None,
+        size_bytes: int = 0,
     ) -> None:
-        self.size_bytes = 0
+        self.size_bytes = size_bytes
         self.queued_bytes = 0
         self._read_bytes = 0
         self._folder = folder
@@ -38,7 +41,7 @@ class SpoolFile:
         self._scheduler = scheduler
         self._on_written = on_written
         self._on_error = on_error
-        self._file: IO[bytes] | None = None
+        self._file = file
         self._is_over = False
 
     @property

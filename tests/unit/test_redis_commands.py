@@ -219,10 +219,9 @@ class _Client:
 def test_a_link_without_acknowledgements_needs_no_memory() -> None:
     """After SYNC, which `redis-cli --replica` sends, nothing is ever acknowledged."""
     machine: Any = SimpleNamespace(steady_clock=lambda: 0)
-    worker: Any = None
     wanted = Wanted("7.0", with_keys=True, uses_psync=False, stays=True)
     client = _Client()
-    feed = RedisFeed(machine, worker, client, "host", 1, wanted, lambda client: None)
+    feed = RedisFeed(machine, client, "host", 1, wanted, lambda client: None)
     feed.go_online(Mark(0, 0, 0))
     tracemalloc.start()
     try:
