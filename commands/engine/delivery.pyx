@@ -11,7 +11,7 @@ from millstream.commands.runtime.arguments cimport Args
 from millstream.commands.runtime.context cimport Context
 from millstream.commands.runtime.replies cimport put_signed
 from millstream.commands.runtime.stream_effects cimport (
-    ClaimTerms, Ids, Terms, ids_of, record_ack, record_claim, record_delivery, record_redelivery,
+    ClaimTerms, Ids, Terms, record_ack, record_claim, record_delivery, record_redelivery,
 )
 from millstream.commands.engine.ranges cimport EntryRange
 from millstream.commands.engine.group_replies cimport entries_up_to, idle_of
@@ -407,6 +407,8 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     cdef IdText id_text
     cdef uint64_t ms, seq
     cdef DueIds taken
+    cdef Ids again
+    cdef list dropped
     cdef EntryId one
     cdef size_t i
     cdef bint change = terms.has_retry
@@ -418,7 +420,7 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
     id_text.size = 0
     id_text.dotted = True
     taken = group.pending.take_due(ctx.steady_ms, limit, terms.with_zero)
-    again = []
+    again = Ids.__new__(Ids)
     dropped = []
     # The reply first, then the effect, then the change: running out of memory changes nothing.
     for i in range(taken.count):
@@ -428,21 +430,21 @@ cdef uint64_t redeliver_due(Context ctx, bytes key, Stream stream, Group group, 
             dropped.append((one.ms, one.seq))
             continue
         encode_entry(out, &view, &entry, &id_text)
-        again.append((one.ms, one.seq))
-    if again:
-        record_redelivery(
-            ctx.effects, ctx.db.index, key, group, terms, ids_of(again), ctx.steady_ms)
+        again.add(one.ms, one.seq)
+    if again.count:
+        record_redelivery(ctx.effects, ctx.db.index, key, group, terms, again, ctx.steady_ms)
     ctx.count_change(key, None, 1 if taken.count else 0)
-    ctx.keyspace.redelivered_due += len(again)
-    for ms, seq in again:
-        record = find_pending(group.pending.records, EntryId(ms, seq), &at)
+    ctx.keyspace.redelivered_due += again.count
+    for i in range(again.count):
+        one = again.items[i]
+        record = find_pending(group.pending.records, one, &at)
         group.pending.redeliver(record, &at, ctx.steady_ms, retry_number, change)
-        group.pending.note_again(ms, seq, ctx.steady_ms, ctx.steady_ms)
+        group.pending.note_again(one.ms, one.seq, ctx.steady_ms, ctx.steady_ms)
         # More than the new expire-ms has already passed: it is delivered this last time, then
         # removed.
-        record = find_pending(group.pending.records, EntryId(ms, seq), &at)
+        record = find_pending(group.pending.records, one, &at)
         if expires_ms(group.pending.records, record) <= ctx.steady_ms:
-            dropped.append((ms, seq))
+            dropped.append((one.ms, one.seq))
     if dropped:
         note_acked(ctx, key, group.name, dropped, 0)
     for ms, seq in dropped:
