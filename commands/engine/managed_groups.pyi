@@ -30,8 +30,8 @@ class GiveBack:
         stream: Stream,
         group: Group,
         holder: bytes,
-        ids: Sequence[Id],
-    ) -> list[int]: ...
+        ids: list[Id],
+    ) -> None: ...
 
 def return_ended(
     ctx: Context, key: bytes, stream: Stream, group: Group, ids: Sequence[Id]

@@ -302,10 +302,10 @@ cdef class GiveBack:
         return count
 
     def from_holder(self, Context ctx not None, bytes key not None, Stream stream not None,
-                    Group group not None, bytes holder not None, ids) -> list:
-        """Give back those of these entries that the consumer holds; returns a code for each."""
+                    Group group not None, bytes holder not None, list ids not None) -> None:
+        """Give back those of these entries that the consumer holds."""
         self.begin(ctx, key, stream, group, len(ids))
-        return codes_of(self.take_held(holder, ids_of(list(ids))))
+        self.take_held(holder, ids_of(ids))
 
     cdef bytes take_held(self, bytes holder, Ids ids):
         """Give back those of these entries that the consumer holds; returns a signed byte, a code, for
@@ -450,13 +450,6 @@ cdef bytes give_back_held(Context ctx, Target target, bytes holder, GiveBack giv
     each."""
     giving.begin(ctx, target.key, target.stream, target.group, ids.count)
     return giving.take_held(holder, ids)
-
-
-cdef list codes_of(bytes codes):
-    """Codes, which are signed bytes, as numbers."""
-    cdef const signed char* code = <const signed char*>PyBytes_AS_STRING(codes)
-    cdef Py_ssize_t i
-    return [code[i] for i in range(len(codes))]
 
 
 cdef class Codes(Encodable):

@@ -178,7 +178,8 @@ def xgroup_delconsumer(ctx: Context, args: Args) -> int:
         if group.timeout_ms:  # the entries stay: other consumers get them
             held = held_ids(group, consumer)
             ctx.effects.require_room(read_effects_most(key, group, consumer, len(held)))
-            dropped = len(GiveBack(b"SILENT").from_holder(ctx, key, stream, group, consumer, held))
+            GiveBack(b"SILENT").from_holder(ctx, key, stream, group, consumer, held)
+            dropped = len(held)
         dropped += delete_consumer(group, consumer)
         ctx.changed(CONSUMERDROP, key, group.name, consumer, event=b"xgroup-delconsumer")
     note_used(ctx, key, group)
