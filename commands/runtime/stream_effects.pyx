@@ -907,7 +907,6 @@ def apply_claim(Keyspace keyspace not None, int db, list words not None) -> None
     consumer = named_consumer(group, words[2])
     keyspace.note_steady(int(words[3]))
     consumer.seen_ms = consumer.active_ms = int(words[3])
-    stream = stream_at(keyspace, db, words[0])
     retry_number = claim_retry_number(group, int(words[3]), int(words[4]))
     for word in words[6:]:
         ms, seq = id_of(word)
