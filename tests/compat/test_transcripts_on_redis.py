@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.server import Server
-from tests.support.transcript import Player, of_each_file, read_folder
+from tests.support.transcript import of_each_file, play_all, read_folder
 
 FOLDER = Path(__file__).parent.parent / "wire" / "transcripts"
 FILES = of_each_file(section for section in read_folder(FOLDER) if "@redis" in section.tags)
@@ -17,7 +17,4 @@ FILES = of_each_file(section for section in read_folder(FOLDER) if "@redis" in s
 
 @pytest.mark.parametrize("name", FILES)
 def test_real_redis_sends_the_same_replies(name: str, redis_server: Server) -> None:
-    for section in FILES[name]:
-        for protocol in section.protocols:
-            redis_server.reset()
-            Player(section, redis_server, protocol).play()
+    play_all(FILES[name], redis_server)

@@ -52,6 +52,7 @@ from .reply_patterns import (
     unescape,
 )
 from .resp import Error, Reply, show
+from .server import Server
 from .waiting import wait_until
 
 TAGS = {
@@ -234,6 +235,15 @@ def of_each_file(sections: Iterable[Section]) -> dict[str, list[Section]]:
 
 # ---------------------------------------------------------------------------------------------
 # Playing
+
+
+def play_all(sections: Iterable[Section], server: Server) -> None:
+    """Play sections, each in all its protocols, against a server that forgets everything before."""
+    __tracebackhide__ = True
+    for section in sections:
+        for protocol in section.protocols:
+            server.reset()
+            Player(section, server, protocol).play()
 
 
 class Player:

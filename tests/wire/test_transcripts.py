@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.effort import TIMES
 from tests.support.server import RESTART_WAYS, Server
-from tests.support.transcript import Player, Section, of_each_file, read_folder
+from tests.support.transcript import Player, Section, of_each_file, play_all, read_folder
 
 SECTIONS = read_folder(Path(__file__).parent / "transcripts")
 CONVERSATIONS = of_each_file(one for one in SECTIONS if "@restart" not in one.tags)
@@ -27,10 +27,7 @@ def ways_to_restart() -> list[object]:
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_conversations_of_a_file(name: str, server: Server) -> None:
-    for section in CONVERSATIONS[name]:
-        for protocol in section.protocols:
-            server.reset()
-            Player(section, server, protocol).play()
+    play_all(CONVERSATIONS[name], server)
 
 
 @pytest.mark.parametrize(("section", "way"), ways_to_restart())
