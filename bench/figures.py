@@ -27,15 +27,13 @@ class Reading:
 REDIS = "redis"
 OURS = "ours"
 Lanes = Mapping[str, Sequence[Reading]]
+"""Readings of each lane, one per round. Every row has the lanes REDIS and OURS; others are
+extra."""
 
 
 def alone(found: Sequence[Reading]) -> Lanes:
     """The lanes of a row that measures only our server."""
     return {REDIS: [Reading(1.0)] * len(found), OURS: found}
-
-
-"""Readings of each lane, one per round. Every row has the lanes REDIS and OURS; others are
-extra."""
 
 
 @dataclass(frozen=True)

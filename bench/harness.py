@@ -26,7 +26,7 @@ from bench.datasets import (
     milliseconds,
     ranges_data,
 )
-from bench.figures import OURS, REDIS, BenchError, Goal, Lanes, Reading
+from bench.figures import OURS, REDIS, BenchError, Goal, Lanes, Reading, alone
 from bench.load import Load
 from bench.server import Server
 from bench.wire import Client, load
@@ -239,6 +239,10 @@ class Harness:
             for lane, once in lanes.items():
                 readings[lane].append(once())
         return readings
+
+    def repeat(self, once: Callable[[], Reading]) -> Lanes:
+        """Measure only our server, once per round."""
+        return alone([once() for _ in range(self.plan.rounds)])
 
     def alternate_sides(self, pair: Pair, once: Callable[[Side], Reading]) -> Lanes:
         """Measure the sides in turn, once per round."""

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.figures import OURS, REDIS, BenchError, Lanes, Reading, alone
+from bench.figures import OURS, REDIS, BenchError, Lanes, Reading
 from bench.harness import Harness, Side
 from bench.persistence_rows import LOADED_STARTS, LOOK_S, check_loaded, restart, saving
 
@@ -46,7 +46,7 @@ def peak_memory(harness: Harness, entries: int) -> Lanes:
         with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
             return Reading(_run(file, Path(folder) / "data").peak_bytes / MEGABYTE)
 
-    return alone([once() for _ in range(harness.plan.rounds)])
+    return harness.repeat(once)
 
 
 def saved_file(redis: Side) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.datasets import KEY, encode
 from bench.evict_rows import COUNT, TOGETHER, batch_of, entry_id, sent
-from bench.figures import OURS, BenchError, Lanes, Reading, alone
+from bench.figures import OURS, BenchError, Lanes, Reading
 from bench.harness import GROUP, JOURNAL_OFF, Harness, Side, ids_of
 from bench.load import Load
 from bench.persistence_rows import worst_ping_us
@@ -97,7 +97,7 @@ def memory_in_order(harness: Harness, full: int, quick: int) -> Lanes:
         more = grown(harness, entries, ORDERED, "100", entries) - plain
         return Reading(max(more, LEAST_BYTES))
 
-    return alone(harness.alternate({OURS: once})[OURS])
+    return harness.repeat(once)
 
 
 def parked_memory(harness: Harness) -> Lanes:
@@ -106,7 +106,7 @@ def parked_memory(harness: Harness) -> Lanes:
     def once() -> Reading:
         return Reading(grown(harness, PARKED, ORDERED, "10", PARKED - 1, keys=1))
 
-    return alone(harness.alternate({OURS: once})[OURS])
+    return harness.repeat(once)
 
 
 def grown(
@@ -221,7 +221,7 @@ def ordered_stall(harness: Harness, full: int, quick: int) -> Lanes:
             new_stream(side, client, entries, ORDERED, hot=1)
             return Reading(worst_ping_us(side, read_and_acknowledged(client, entries)))
 
-    return alone(harness.alternate({OURS: once})[OURS])
+    return harness.repeat(once)
 
 
 def read_and_acknowledged(client: Client, entries: int) -> Iterator[None]:

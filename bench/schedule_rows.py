@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from bench.datasets import KEY, SENSOR_ENTRY
-from bench.figures import OURS, BenchError, Lanes, Reading, alone
+from bench.figures import OURS, BenchError, Lanes, Reading
 from bench.harness import Harness, Side
 from bench.load import Load
 from bench.persistence_rows import worst_ping_us
@@ -59,7 +59,7 @@ def firing_stall(harness: Harness, full: int, quick: int) -> Lanes:
         check_fired(side, entries)
         return Reading(worst_us)
 
-    return alone(harness.alternate({OURS: once})[OURS])
+    return harness.repeat(once)
 
 
 def firing(side: Side, entries: int) -> Iterator[None]:
@@ -81,7 +81,7 @@ def schedule_memory(harness: Harness, full: int, quick: int) -> Lanes:
         side.drive(Load(entries, PIPELINE), request)
         return Reading((side.server.rss_bytes() - before) / entries - fields)
 
-    return alone(harness.alternate({OURS: once})[OURS])
+    return harness.repeat(once)
 
 
 def due_count(side: Side) -> int:

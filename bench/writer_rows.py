@@ -203,7 +203,7 @@ def release_stall(harness: Harness, full: int, quick: int) -> Lanes:
             raise BenchError(f"{entries} entries were held, {side.call('XLEN', KEY)} are visible")
         return Reading(worst_us)
 
-    return alone(harness.alternate({OURS: once})[OURS])
+    return harness.repeat(once)
 
 
 def giving_up(side: Side) -> Iterator[None]:
