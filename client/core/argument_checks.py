@@ -34,12 +34,18 @@ def whole(name: str, value: Any, most: int | None = None) -> int:
     return int(value)
 
 
+def duration_s(name: str, seconds: Any) -> float:
+    """Seconds, as many as the server can count in milliseconds."""
+    if not 0 <= number(name, seconds) < DURATION_MAX_S:
+        raise ValueError(f"{name} must be a number of seconds from 0 to 2**50 - 1, not {seconds!r}")
+    found: float = seconds
+    return found
+
+
 def duration_ms(name: str, seconds: Any) -> int:
     """Seconds as whole milliseconds. 0 has another meaning than a very short time, so a time that
     would be rounded to 0 is refused."""
-    if not 0 <= number(name, seconds) < DURATION_MAX_S:
-        raise ValueError(f"{name} must be a number of seconds from 0 to 2**50 - 1, not {seconds!r}")
-    milliseconds: int = round(seconds * 1000)
+    milliseconds = round(duration_s(name, seconds) * 1000)
     if seconds and not milliseconds:
         raise ValueError(f"{name} must be 0 or at least 0.001 seconds, not {seconds!r}")
     return milliseconds

@@ -261,10 +261,8 @@ def schedule(key: Key, fields: Fields, at: Any, after: float | None, name: Key) 
         raise ValueError("schedule needs either a time (at) or seconds from now (after)")
     if after is None:
         when: list[Word] = ["AT", milliseconds(at)]
-    elif not 0 <= argument_checks.number("after", after) < argument_checks.DURATION_MAX_S:
-        raise ValueError(f"after must be a number of seconds from 0 to 2**50 - 1, not {after!r}")
     else:
-        when = ["IN", math.ceil(after * 1000)]
+        when = ["IN", math.ceil(argument_checks.duration_s("after", after) * 1000)]
     argument_checks.key("name", name)
     return command("TSCHEDULE", key, *when, name, *field_words(fields), read=read_id)
 
