@@ -22,7 +22,7 @@ from millstream.client.core.argument_checks import TIMEOUT_MAX_S, number
 from millstream.client.core.steps import Command
 from millstream.client.core.words import word_bytes
 from millstream.client.errors import InvalidStream, refusal
-from millstream.client.word_packing import packed_command
+from millstream.client.word_packing import packed_command, packed_words
 from millstream.server_url import split_url
 
 
@@ -74,16 +74,9 @@ class Packer:
             packed = packed_command(words)
             if packed is not None:
                 return [packed]
-        # Most words are text: a call for each of them would take longer than its encoding.
-        encoded = [
-            word.encode("utf-8", "surrogateescape") if type(word) is str else word_bytes(word)
-            for word in words
-        ]
-        encoded[:1] = encoded[0].split()
-        parts = [b"*%d\r\n" % len(encoded)]
-        for word in encoded:
-            parts += (b"$%d\r\n" % len(word), word, b"\r\n")
-        return [b"".join(parts)]
+        first = word_bytes(words[0]).split()
+        count = len(first) + len(words) - 1
+        return [b"*%d\r\n%b" % (count, packed_words([*first, *words[1:]]))]
 
 
 def pack(connection: Any, commands: Sequence[Command[Any]]) -> Any:
