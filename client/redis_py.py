@@ -15,11 +15,12 @@ import redis
 import redis.asyncio
 import redis.retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client.core.argument_checks import TIMEOUT_MAX_S, number
-from millstream.client.core.steps import Command
+from millstream.client.core.steps import Answer, Ask, Command
 from millstream.client.core.words import word_bytes
 from millstream.client.errors import InvalidStream, refusal
 from millstream.client.word_packing import packed_command, packed_words
@@ -160,6 +161,11 @@ def timed_out(client: Any) -> RedisTimeoutError:
     return RedisTimeoutError(f"{address(client)} did not reply in time")
 
 
+def failed_connection(client: Any, error: OSError) -> RedisConnectionError:
+    """An error of the system as one of redis-py that names the server."""
+    return RedisConnectionError(f"{address(client)}: {error}")
+
+
 def read_value(client: Any, command: Command[Any], reply: Any) -> Any:
     """A reply as the command reads it; an error as one of this package where there is one."""
     if isinstance(reply, ResponseError):
@@ -167,6 +173,16 @@ def read_value(client: Any, command: Command[Any], reply: Any) -> Any:
             return None
         return refusal(reply, command.words, address(client))
     return command.read(reply)
+
+
+def answer(ask: Ask, replies: list[Any]) -> Answer:
+    """The replies to an ask, as its commands read them."""
+    try:
+        client = ask.server.client
+        pairs = zip(ask.commands, replies, strict=True)
+        return Answer(ask, [read_value(client, *pair) for pair in pairs])
+    except Exception as error:
+        return Answer(ask, error=error)
 
 
 def borrow(client: Any) -> Any:

@@ -6,13 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
-
 from millstream.client import redis_py
 from millstream.client.aio.concurrency import Waker
 from millstream.client.aio.interruptible import make_interruptible, more_time
-from millstream.client.aio.shared_connection import SharedConnection
+from millstream.client.aio.shared_connection import SharedConnection, reply_of
 from millstream.client.core.sharing import may_share
 from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
@@ -124,11 +121,14 @@ async def perform(ask: Ask) -> Answer:
         connection = await redis_py.borrow(client)
         await connection.send_packed_command(redis_py.pack(connection, ask.commands))
         with more_time(connection, ask.wait_s):
-            replies = [await receive(ask, connection, command) for command in ask.commands]
+            replies = [
+                redis_py.read_value(client, command, await reply_of(connection))
+                for command in ask.commands
+            ]
         broken = False
         return Answer(ask, replies)
     except OSError as error:
-        return Answer(ask, error=RedisConnectionError(f"{redis_py.address(client)}: {error}"))
+        return Answer(ask, error=redis_py.failed_connection(client, error))
     except Exception as error:
         return Answer(ask, error=error)
     finally:
@@ -136,11 +136,3 @@ async def perform(ask: Ask) -> Answer:
             if broken:
                 await connection.disconnect(nowait=True)
             await client.connection_pool.release(connection)
-
-
-async def receive(ask: Ask, connection: Any, command: Any) -> Any:
-    try:
-        reply = await connection.read_response()
-    except ResponseError as error:
-        reply = error
-    return redis_py.read_value(ask.server.client, command, reply)

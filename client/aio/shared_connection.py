@@ -128,9 +128,9 @@ class SharedConnection:
             self._send_all()
             while self._sent:
                 request = self._sent[0]
-                replies = [await reply(connection) for _ in request.ask.commands]
+                replies = [await reply_of(connection) for _ in request.ask.commands]
                 self._sent.popleft()
-                answer = read(request.ask, replies)
+                answer = redis_py.answer(request.ask, replies)
                 if self._waiting and not self._sent:
                     self._send_all()
                 if self._sent:
@@ -138,7 +138,7 @@ class SharedConnection:
                 else:
                     last = request, answer
         except OSError as error:
-            failed = RedisConnectionError(f"{redis_py.address(client)}: {error}")
+            failed = redis_py.failed_connection(client, error)
         except BaseException as error:
             failed = error
         finally:
@@ -158,18 +158,9 @@ class SharedConnection:
             raise failed
 
 
-async def reply(connection: Any) -> Any:
+async def reply_of(connection: Any) -> Any:
+    """The next reply; an error is one, too."""
     try:
         return await connection.read_response()
     except ResponseError as error:
         return error
-
-
-def read(ask: Ask, replies: list[Any]) -> Answer:
-    """Replies as the commands read them."""
-    try:
-        client = ask.server.client
-        pairs = zip(ask.commands, replies, strict=True)
-        return Answer(ask, [redis_py.read_value(client, *pair) for pair in pairs])
-    except Exception as error:
-        return Answer(ask, error=error)

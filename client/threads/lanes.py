@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
@@ -21,7 +20,7 @@ from millstream.client.errors import MillstreamError
 from millstream.client.threads.concurrency import Waker
 from millstream.client.threads.interruptible import make_interruptible
 from millstream.client.threads.probing import Probe
-from millstream.client.threads.shared_connection import ANSWERS, Loan, SharedConnection
+from millstream.client.threads.shared_connection import ANSWERS, Loan, SharedConnection, reply_of
 
 WAIT_MAX_S = 3600.0
 """The core waits again. The system cannot wait for any length of time."""
@@ -331,7 +330,7 @@ class Lanes:
             answers = probe.proceed()
         except OSError as error:
             probe.close()
-            cause = RedisConnectionError(f"{redis_py.address(ask.server.client)}: {error}")
+            cause = redis_py.failed_connection(ask.server.client, error)
             self._finished.append(Answer(ask, error=cause))
             return
         if answers:
@@ -341,16 +340,13 @@ class Lanes:
             self._probes[ask] = probe
 
     def _read(self, ask: Ask, loan: Loan) -> Answer:
-        replies = [self._reply(ask, loan.connection, command) for command in ask.commands]
+        client = ask.server.client
+        replies = [
+            redis_py.read_value(client, command, reply_of(loan.connection))
+            for command in ask.commands
+        ]
         loan.complete = True
         return Answer(ask, replies)
-
-    def _reply(self, ask: Ask, connection: Any, command: Any) -> Any:
-        try:
-            reply = connection.read_response()
-        except ResponseError as error:
-            reply = error
-        return redis_py.read_value(ask.server.client, command, reply)
 
     def _end_late_ones(self) -> None:
         now_s = time.monotonic()

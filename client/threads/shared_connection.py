@@ -168,9 +168,9 @@ class SharedConnection:
         """Read what has arrived: at least one reply has."""
         while self._sent:
             request = self._sent[0]
-            replies = [reply(connection) for _ in request.ask.commands]
+            replies = [reply_of(connection) for _ in request.ask.commands]
             self._sent.popleft()
-            request.settle(read(request.ask, replies))
+            request.settle(redis_py.answer(request.ask, replies))
             if not redis_py.has_data(connection):
                 break
 
@@ -212,18 +212,9 @@ class SharedConnection:
                 arrived = False
 
 
-def reply(connection: Any) -> Any:
+def reply_of(connection: Any) -> Any:
+    """The next reply; an error is one, too."""
     try:
         return connection.read_response()
     except ResponseError as error:
         return error
-
-
-def read(ask: Ask, replies: list[Any]) -> Answer:
-    """Replies as the commands read them."""
-    try:
-        client = ask.server.client
-        pairs = zip(ask.commands, replies, strict=True)
-        return Answer(ask, [redis_py.read_value(client, *pair) for pair in pairs])
-    except Exception as error:
-        return Answer(ask, error=error)
