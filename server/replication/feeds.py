@@ -16,6 +16,13 @@ from millstream.server.replication.pacing import Pace
 from millstream.server.replication.records import Beat, encode_beat
 
 
+def check_output(executor: Executor, client: Any) -> None:
+    """Close the connection if its unsent output exceeds its limit (client-output-buffer-limit)."""
+    check: Callable[[Any], object] | None = executor.outbox.check_output
+    if check is not None:
+        check(client)
+
+
 @dataclass(eq=False, repr=False)
 class Feeds:
     """The backlog is kept from the first replica until repl-backlog-ttl after the last one has
@@ -129,7 +136,7 @@ class Feeds:
             elif feed.state == "wait_bgsave":
                 feed.send(b"\r\n")
             elif feed.client.paused:
-                self._check_output(feed.client)
+                check_output(self.executor, feed.client)
             elif feed.state != "handshake":
                 feed.send(beat)
                 feed.tell_upstream(upstream)
@@ -138,12 +145,6 @@ class Feeds:
             self._alone_since_ms = now_ms
         elif ttl_ms and now_ms - self._alone_since_ms > ttl_ms:
             self.drop_backlog()
-
-    def _check_output(self, client: Any) -> None:
-        """Close the connection if its unsent output exceeds its limit."""
-        check: Callable[[Any], object] | None = self.executor.outbox.check_output
-        if check is not None:
-            check(client)
 
     def publish(self, record: bytes, shown_seq: int, *, is_shard: bool = False) -> None:
         """Send the record of a message to all replicas that are online, to each after this

@@ -23,6 +23,7 @@ from millstream.server.durability.data_files import in_words
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine, TaskWorker, post
 from millstream.server.execution.executor import Executor
+from millstream.server.replication.feeds import check_output
 from millstream.server.replication.history import NO_HISTORY
 from millstream.server.replication.link import Standing
 from millstream.server.replication.link_protocol import encode_request
@@ -200,16 +201,11 @@ class RedisFeeds:
             if now_ms - self._sent_ms >= _PING_S * 1000:
                 self.stream.add_unframed(_PING)
                 self._release()
-            self._check_outputs()
+            for feed in self.staying:
+                if feed.client.paused:
+                    check_output(self.executor, feed.client)
         elif ttl_ms and now_ms - self._used_ms > ttl_ms:
             self.end_stream("")
-
-    def _check_outputs(self) -> None:
-        """Close those that read too little (client-output-buffer-limit)."""
-        check: Callable[[Any], object] | None = self.executor.outbox.check_output
-        for feed in self.staying if check is not None else ():
-            if feed.client.paused and check is not None:
-                check(feed.client)
 
     def stop(self) -> None:
         for feed in self:
