@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millstream.errors import DataError, counted
-from millstream.glob import matcher
+from millstream.glob import Patterns
 from millstream.storage.dump.base_export import RdbExport, export_base
 from millstream.storage.dump.file_writing import TARGETS, RdbWriter
 from millstream.storage.files.disk import File, SystemDisk
@@ -68,10 +68,10 @@ def _export(request: RdbRequest, write: Callable[[bytes], object]) -> RdbExport:
     now_s = time.time()
     writer.describe(request.redis, int(now_s))
 
+    keys = Patterns(request.patterns)
+
     def is_wanted(database: int, key: bytes) -> bool:
-        if request.database is not None and database != request.database:
-            return False
-        return not request.patterns or any(matcher(one)(key) for one in request.patterns)
+        return request.database in (None, database) and keys.has(key)
 
     base = _newest_base(request.directory)
     try:
