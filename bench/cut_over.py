@@ -18,11 +18,10 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -30,7 +29,8 @@ from typing import IO, Any
 import redis
 
 from bench.datasets import SENSOR_ENTRY, encode
-from bench.server import free_port
+from bench.figures import BenchError
+from bench.server import ALL_CORES, Server
 
 BATCH = 16  # appends in one pipeline
 RETRY_S = 0.001
@@ -111,24 +111,17 @@ def write(keys: list[str], ports: Sequence[int], rate: float, end: Any, results:
 
 
 @contextmanager
-def running(words: Sequence[str | Path], port: int) -> Iterator[redis.Redis]:
+def running(*command: str) -> Iterator[redis.Redis]:
     """A server, and a client of it."""
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     try:
-        with redis.Redis(port=port) as client:
-            wait_for(lambda: is_ready(client, process))
+        server = Server(command[:1], command[1:], ALL_CORES)
+    except BenchError as error:
+        raise SystemExit(str(error)) from None
+    try:
+        with redis.Redis(port=server.port) as client:
             yield client
     finally:
-        process.terminate()
-        process.wait()
-
-
-def is_ready(client: redis.Redis, process: subprocess.Popen[bytes]) -> bool:
-    if process.poll() is not None:
-        raise SystemExit(f"a server has ended with exit code {process.returncode}")
-    with suppress(redis.ConnectionError):
-        return bool(client.ping())
-    return False
+        server.stop()
 
 
 def wait_for(is_over: Callable[[], bool]) -> None:
@@ -212,19 +205,13 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=20_000, help="entries a second")
     parser.add_argument("--writers", type=int, default=4)
     given = parser.parse_args()
-    ports = free_port(), free_port()
-    with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
-        for name in ("old", "new"):
-            (Path(folder) / name).mkdir()
-        theirs = ["redis-server", "--port", str(ports[0]), "--dir", Path(folder) / "old"]
-        theirs += ["--save", "", "--repl-diskless-sync-delay", "0"]
-        ours: list[str | Path] = [Path(sys.executable).parent / "millstream-server"]
-        ours += ["--port", str(ports[1]), "--dir", Path(folder) / "new", "--loglevel", "warning"]
-        with running(theirs, ports[0]) as old, running(ours, ports[1]) as new:
-            bench = Bench(old, new, given.rate, given.writers)
-            print("round  confirmed  per s     lost  pause p50  max ms   of the pause")
-            for number in range(1, given.rounds + 1):
-                print(bench.round(number), flush=True)
+    theirs = "redis-server", "--save", "", "--repl-diskless-sync-delay", "0"
+    ours = str(Path(sys.executable).parent / "millstream-server"), "--loglevel", "warning"
+    with running(*theirs) as old, running(*ours) as new:
+        bench = Bench(old, new, given.rate, given.writers)
+        print("round  confirmed  per s     lost  pause p50  max ms   of the pause")
+        for number in range(1, given.rounds + 1):
+            print(bench.round(number), flush=True)
     pauses = sorted(bench.pauses_ms)
     p99 = pauses[min(len(pauses) - 1, int(0.99 * len(pauses)))]
     print(

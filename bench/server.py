@@ -27,6 +27,7 @@ POLL_S = 0.01
 SETTLE_TIMEOUT_S = 30.0
 IDLE_SHARE_MAX = 0.05
 PR_SET_PDEATHSIG = 1
+ALL_CORES = -1  # where the scheduler puts it
 ASLEEP = "S"
 PARENT_FIELD = 1
 """The index in /proc/PID/stat, counted after the name in brackets."""
@@ -50,7 +51,8 @@ class Server:
         core: int,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
-        """Start `command --port P --dir TMP directives...`; return when it answers PING."""
+        """Start `command --port P --dir TMP directives...` on this core, or on ALL_CORES; return
+        when it answers PING."""
         self.port = free_port()
         self._command = list(command)
         self.tls_port = free_port() if OWN_TLS_PORT in directives else 0
@@ -278,7 +280,8 @@ def _child_setup(core: int) -> Callable[[], None]:
     """The setup that the new process runs before it executes the server."""
 
     def setup() -> None:
-        os.sched_setaffinity(0, {core})
+        if core != ALL_CORES:
+            os.sched_setaffinity(0, {core})
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     return setup
