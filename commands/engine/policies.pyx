@@ -21,6 +21,7 @@ from millstream.ids cimport make_id
 from millstream.storage.blocks.layout cimport View
 from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
 from millstream.storage.keyspace.keyspace_core cimport AT_ONCE, DatabaseCore as Database
+from millstream.storage.log.entry_log cimport Walk
 from millstream.storage.log.trimming cimport delete_between, delete_ids
 from millstream.storage.streams.head_eviction cimport (
     evict_before, evict_every, evict_settled, lost_by_trim, missed_by_trim,
@@ -299,12 +300,17 @@ cdef int delete_runs(Context ctx, bytes key, Stream stream, list runs) except -1
 
 cdef bint delete_named(Context ctx, bytes key, Stream stream, list runs) except -1:
     """Delete entries of runs of blocks by their IDs; True if others are left for the next turn."""
+    cdef uint64_t first_ms, first_seq, last_ms, last_seq
     cdef uint64_t before = stream.length
+    cdef Walk walk
     cdef list ids = []
     for first_ms, first_seq, last_ms, last_seq in runs:
-        if len(ids) < NAMED_AT_ONCE:
-            ids += [(ms, seq) for ms, seq, _ in stream.range(
-                first_ms, first_seq, (last_ms, last_seq), NAMED_AT_ONCE - len(ids))]
+        if len(ids) == NAMED_AT_ONCE:
+            break
+        stream.walk_start(&walk, EntryId(first_ms, first_seq))
+        while len(ids) < NAMED_AT_ONCE and stream.walk_next(&walk) and not id_less(
+                last_ms, last_seq, walk.cursor.entry.ms, walk.cursor.entry.seq):
+            ids.append((walk.cursor.entry.ms, walk.cursor.entry.seq))
     delete_settled(ctx, key, stream, ids)
     return len(ids) == NAMED_AT_ONCE and stream.length < before
 
