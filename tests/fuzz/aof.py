@@ -17,12 +17,10 @@ from random import Random
 
 from tests.support.redis_files import AFTER, BEFORE, FOLDER
 from tests.support.resp import encode_command
-from tests.support.storage_access import check_stream
+from tests.support.stored_values import shown_value
 from tests.unit.test_importing import NOW_MS, reader_of
 
 from millstream.server.moving.aof_replay import Replay, ReplayFailure
-from millstream.storage.dump.digests import group_row, groups_digest, stream_digest
-from millstream.storage.streams.stream import Stream
 
 DATABASES = 16
 
@@ -76,10 +74,5 @@ def contents(replay: Replay) -> list[tuple[object, ...]]:
     """The keys with digests, and those of other types."""
     found: list[tuple[object, ...]] = []
     for head, value in replay.values():
-        shown: object = value
-        if isinstance(value, Stream):
-            check_stream(value)
-            groups = groups_digest(map(group_row, value.groups.values()))
-            shown = value.last_id, value.entries_added, stream_digest(value), groups
-        found.append((head.database, head.name, head.expires_ms, shown))
+        found.append((head.database, head.name, head.expires_ms, shown_value(value)))
     return [*found, *((head.database, head.name, passed) for head, passed in replay.others())]

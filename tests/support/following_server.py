@@ -16,14 +16,12 @@ from typing import Any
 
 from tests.sim.fleet_node import FleetConfig, FleetNode
 from tests.sim.world import Faults
-from tests.support.storage_access import check_stream
+from tests.support.stored_values import shown_value
 
 from millstream.server.moving.converting import DescriptorOutput, Task, convert
 from millstream.server.moving.spool_conversion import SpoolConverter
 from millstream.server.replication.redis_following import Following
-from millstream.storage.dump.digests import group_row, groups_digest, stream_digest
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.streams.stream import Stream
 
 NOW_MS = 1_700_000_000_000
 PORT = 6379
@@ -223,10 +221,5 @@ def _contents(node: FleetNode) -> list[Any]:
     for number, database in enumerate(node.keyspace.databases):
         database.settle_all()
         for key, value in sorted(database.table.items()):
-            shown: object = value
-            if isinstance(value, Stream):
-                check_stream(value)
-                groups = groups_digest(map(group_row, value.groups.values()))
-                shown = value.last_id, value.entries_added, stream_digest(value), groups
-            found.append((number, key, database.expiries.get(key), shown))
+            found.append((number, key, database.expiries.get(key), shown_value(value)))
     return found
