@@ -10,6 +10,7 @@
 #                           a Java 17 or 21, on which Spark runs,
 #                           and PostgreSQL, whose changes are captured;
 #                           Prometheus and redis_exporter, which the metrics are compared with,
+#                           etcd, which clusters of many machines share,
 #                           and Chromium, which shows the dashboard, also through nginx: its shell
 #                           without windows, which takes less time, or the whole browser
 #   scripts/need.sh java    installs nothing, and prints the JAVA_HOME of such a Java
@@ -88,6 +89,7 @@ missing_packages() {
         { command -v prometheus && command -v promtool; } >/dev/null || echo prometheus
         command -v prometheus-redis-exporter >/dev/null || echo prometheus-redis-exporter
         { has_shell || command -v chromium; } >/dev/null || echo $SHELL_PACKAGE
+        command -v etcd >/dev/null || echo etcd-server
         [[ -x /usr/sbin/nginx ]] || command -v nginx >/dev/null || echo nginx-light
         compgen -G '/usr/share/fonts/truetype/*/*.ttf' >/dev/null || echo fonts-dejavu-core
     fi

@@ -17,6 +17,7 @@ from tests.pipeline.installing import shared_wheel
 from tests.support import order
 from tests.support.client import RawClient
 from tests.support.effort import examples
+from tests.support.etcd import Etcd
 from tests.support.replicas import Replicas
 from tests.support.server import Server, redis_program
 from tests.support.spark_workers import forked_workers
@@ -133,6 +134,14 @@ def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def redis_server(_shared_redis: Server) -> Iterator[Server]:
     """A real redis-server, empty."""
     yield from _play_ground(_shared_redis)
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """A real etcd. Each test has a cluster with a name of its own in it."""
+    made = Etcd(tmp_path_factory.mktemp("etcd"))
+    yield made.start()
+    made.kill()
 
 
 @pytest.fixture(scope="session")

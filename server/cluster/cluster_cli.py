@@ -1,4 +1,4 @@
-"""`millstream cluster`: the nodes of one machine."""
+"""`millstream cluster`: clusters on one machine and on many."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ import click
 from millstream.cli_error import CliError
 from millstream.errors import DataError, StartError, counted
 from millstream.server.cluster.slot_map import read_map
+from millstream.server.cluster.store.records import MEMBERS_MAX
+from millstream.server.cluster.store.store_opening import StoreSettings
+from millstream.server.cluster.store_cli import (
+    STORED_SHARDS_MAX,
+    create,
+    has_all,
+    look,
+    rows_of,
+    run_with_store,
+    store_options,
+)
 from millstream.server.cluster.unix_sockets import ask_supervisor
 from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.repair.destination import Unusable, stoppable
@@ -21,17 +32,63 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.group()
 def cluster() -> None:
-    """Look at a cluster, or copy its data for another number of nodes."""
+    """Create a cluster, look at it, or copy its data for another number of nodes."""
 
 
 @cluster.command()
-@click.option("--dir", "folder", type=FOLDER, required=True, help="Directory of the nodes.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def status(folder: Path, as_json: bool) -> None:
-    """Show the nodes of a directory: slots, process, health.
+@store_options
+@click.option(
+    "--shards", type=click.IntRange(1, STORED_SHARDS_MAX), required=True, metavar="S",
+    help="Number of shards, which share the slots.",
+)  # fmt: skip
+@click.option(
+    "--members", type=click.IntRange(1, MEMBERS_MAX), default=3, show_default=True, metavar="M",
+    help="Number of nodes of a shard.",
+)  # fmt: skip
+@click.option(
+    "--durable", type=click.IntRange(0, MEMBERS_MAX - 1), metavar="D",
+    help="Number of nodes, in addition to the primary, that must have a write on disk before it "
+    "is confirmed [default: 1, or 0 if a shard has one node].",
+)  # fmt: skip
+def init(shards: int, members: int, durable: int | None, **settings: str) -> None:
+    """Create a cluster in etcd, for nodes on many machines."""
+    durable = min(1, members - 1) if durable is None else durable
+    if durable >= members:
+        raise CliError(
+            f"--durable {durable} needs more than {counted(members, 'member')}: the primary does "
+            "not count"
+        )
+    run_with_store(StoreSettings(**settings), lambda store: create(store, shards, members, durable))
+    click.echo(
+        f"{settings['name']}: {counted(shards, 'shard')} of {counted(members, 'member')}; a "
+        f"confirmed write is on {counted(durable + 1, 'disk')}"
+    )
 
-    The exit code is 0 if all of them are online, and 1 otherwise.
+
+@cluster.command()
+@click.option("--dir", "folder", type=FOLDER, help="Directory of the nodes of one machine.")
+@store_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def status(folder: Path | None, as_json: bool, **settings: str) -> None:
+    """Show the nodes of a cluster.
+
+    Give --dir for the nodes of one machine, and --name and --etcd for those of many. The exit code
+    is 0 if all of them are online and serve their slots, and 1 otherwise.
     """
+    if (folder is None) != any(settings.values()):
+        raise click.UsageError("Give either --dir, or --name and --etcd.")
+    if folder is not None:
+        is_complete = _show_machine(folder, as_json)
+    else:
+        found = run_with_store(StoreSettings(**settings), look)
+        click.echo(json.dumps(found) if as_json else "\n".join(_table([*rows_of(found)])))
+        is_complete = has_all(found)
+    if not is_complete:
+        raise SystemExit(1)
+
+
+def _show_machine(folder: Path, as_json: bool) -> bool:
+    """Show the nodes of a directory: slots, process, health. Whether all are online."""
     try:
         slot_map = read_map(folder)
     except StartError as problem:
@@ -58,15 +115,14 @@ def status(folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"epoch": slot_map.epoch, "nodes": rows}))
     else:
-        for line in _table(rows):
+        names = ["directory", "shard", "health", "port", "pid", "frame", "slots"]
+        texts = [names, *([_shown(row[name]) for name in names] for row in rows)]
+        for line in _table(texts):
             click.echo(line)
-    if any(row["health"] != "online" for row in rows):
-        raise SystemExit(1)
+    return all(row["health"] == "online" for row in rows)
 
 
-def _table(rows: list[dict[str, Any]]) -> list[str]:
-    names = ["directory", "shard", "health", "port", "pid", "frame", "slots"]
-    texts = [names, *([_shown(row[name]) for name in names] for row in rows)]
+def _table(texts: list[list[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return [
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()

@@ -209,7 +209,7 @@ class Server:
                 stderr=log,
                 cwd=folder,
                 env=environment,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def _becomes_ready(self, port: int) -> bool:
@@ -257,6 +257,6 @@ def answers_ping(port: int) -> bool:
         return False
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Make the server end with the test run, even if the test run is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

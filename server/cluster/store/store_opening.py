@@ -1,0 +1,62 @@
+"""Opening the store of a cluster with what directives or options say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.server.cluster.store.etcd_store import (
+    EtcdStore,
+    Login,
+    authority_context,
+    parse_endpoints,
+)
+
+NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class StoreSettings(NamedTuple):
+    """The name of the cluster; the URLs of etcd; its user, or ""; the file with the password; the
+    file with the authorities of its certificates, or "" for those of the system."""
+
+    name: str
+    urls: str
+    user: str = ""
+    password_file: str = ""
+    authority_file: str = ""
+
+
+def check_name(name: str) -> None:
+    """ValueError if a cluster cannot have this name."""
+    if not NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name of a cluster: it has 1 to 64 letters, digits, -, _ and dots, and "
+            "begins with a letter or a digit"
+        )
+
+
+def open_store(settings: StoreSettings) -> EtcdStore:
+    """The store; nothing is sent yet. ValueError if a setting is wrong."""
+    check_name(settings.name)
+    authority = authority_context(settings.authority_file) if settings.authority_file else None
+    endpoints = parse_endpoints(settings.urls, authority)
+    if bool(settings.user) != bool(settings.password_file):
+        raise ValueError("the user of etcd and the file with its password need each other")
+    login = None
+    if settings.user:
+        login = Login(settings.user, _password_in(Path(settings.password_file)))
+    return EtcdStore(settings.name, endpoints, login)
+
+
+def _password_in(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as problem:
+        raise ValueError(f"cannot read {path}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no text in UTF-8") from None
+    lines = text.splitlines()
+    if len(lines) != 1 or not lines[0]:
+        raise ValueError(f"{path} has {len(lines)} lines; it needs one, the password of etcd")
+    return lines[0]

@@ -1,0 +1,129 @@
+"""`millstream cluster init` and `status` for clusters whose map is in etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.support.etcd import Etcd
+from tests.support.shards import free_range
+
+from millstream.__main__ import main
+from millstream.server.cluster.store.records import (
+    Holder,
+    NodeRecord,
+    ShardRecord,
+    SlotRanges,
+    decode,
+    encode,
+)
+from millstream.server.cluster.store.store import Change
+from millstream.server.cluster.store.store_opening import StoreSettings, open_store
+
+A, B = "a" * 40, "b" * 40
+Run = Callable[..., Result]
+numbers = count(1)
+
+
+@pytest.fixture
+def settings(etcd: Etcd) -> StoreSettings:
+    return StoreSettings(f"stored{next(numbers)}", etcd.urls)
+
+
+@pytest.fixture
+def run(settings: StoreSettings) -> Run:
+    def call(command: str, *options: str) -> Result:
+        words = ["--name", settings.name, "--etcd", settings.urls]
+        return CliRunner().invoke(main, ["cluster", command, *words, *options])
+
+    return call
+
+
+def write(settings: StoreSettings, *changes: Change) -> None:
+    assert asyncio.run(open_store(settings).commit([], changes)).done
+
+
+def test_init_divides_the_slots(run: Run, settings: StoreSettings) -> None:
+    done = run("init", "--shards", "3")
+    assert done.exit_code == 0, done.output
+    assert "3 shards of 3 members; a confirmed write is on 2 disks" in done.output
+    values = asyncio.run(open_store(settings).read()).values
+    assert set(values) == {"config", "map", "shard/s1", "shard/s2", "shard/s3"}
+    ranges = ((0, 5460, "s1"), (5461, 10922, "s2"), (10923, 16383, "s3"))
+    assert decode(SlotRanges, values["map"].data, "map") == (1, ranges)
+    shards = [decode(ShardRecord, values[f"shard/s{n}"].data, "x") for n in (1, 2, 3)]
+    assert {shard._replace(id="") for shard in shards} == {ShardRecord("", 0, "", (), 3, 1)}
+    assert len({shard.id for shard in shards}) == 3
+    again = run("init", "--shards", "2")
+    assert again.exit_code == 1
+    assert "etcd has a cluster with this name" in again.output
+    assert asyncio.run(open_store(settings).read()).values == values
+
+
+def test_status_shows_what_is_missing(run: Run, settings: StoreSettings) -> None:
+    assert "no cluster with this name" in run("status").output
+    assert run("init", "--shards", "10", "--members", "2", "--durable", "0").exit_code == 0
+    lines = run("status").output.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [f"s{number}" for number in range(1, 11)]
+    assert all("2 members missing" in line for line in lines[1:])
+    nodes = [NodeRecord(f"10.0.0.{n}", 6455, 0, "", "", "0.1.0", "s1") for n in (1, 2)]
+    shard = ShardRecord("c" * 40, 4, A, (A, B), 2, 1)
+    complete = [
+        Change("shard/s1", encode(shard)),
+        Change("lease/s1", encode(Holder(A, 4))),
+        *(Change(f"node/{n}", encode(node)) for n, node in zip((A, B), nodes, strict=True)),
+    ]
+    write(settings, Change("map", encode(SlotRanges(2, ((0, 16383, "s1"),)))), *complete)
+    others = [Change(f"shard/s{number}", None) for number in range(2, 11)]
+    write(settings, *others)
+    good = run("status")
+    assert good.exit_code == 0, good.output
+    rows = [line.split() for line in good.output.splitlines()[1:]]
+    assert rows == [
+        ["s1", "4", "primary", "online", "10.0.0.1:6455", "-", A, "0-16383"],
+        ["s1", "4", "replica", "online", "10.0.0.2:6455", "-", B, "0-16383"],
+    ]
+    for change, shown in (
+        (Change("lease/s1", encode(Holder(A, 3))), "no lease"),
+        (Change("lease/s1", None), "no lease"),
+        (Change(f"node/{B}", None), "not running"),
+        (Change("shard/s1", encode(shard._replace(members=(A,)))), "1 member missing"),
+    ):
+        write(settings, *complete)
+        write(settings, change)
+        found = run("status")
+        assert (found.exit_code, shown in found.output) == (1, True), found.output
+        described = json.loads(run("status", "--json").output)
+        assert described["shards"][0]["term"] == 4
+    write(settings, Change("shard/s1", b'{"term":"4"}'))
+    assert "shard/s1 in etcd has no members" in run("status").output
+    write(settings, Change("config", b'{"version":2}'))
+    assert "version 2, which this program does not know" in run("status").output
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("init --shards 2", "needs --name and --etcd"),
+        ("init --shards 2 --name a --etcd http://x:0y", "port"),
+        ("init --shards 2 --name a/b --etcd http://127.0.0.1:1", "no name of a cluster"),
+        ("init --shards 101 --name a --etcd http://127.0.0.1:1", "1<=x<=100"),
+        ("init --shards 1 --members 2 --durable 2 --name a --etcd x", "more than 2 members"),
+        ("status --name a --etcd http://127.0.0.1:FREE", "Connect"),
+        ("status --name a --etcd x --etcd-user u", "need each other"),
+        ("status --name a --etcd x --etcd-user u --etcd-password-file /no", "cannot read /no"),
+        ("status --name a --etcd https://x --etcd-cacert /no", "cannot read /no"),
+        ("status --dir x --name a --etcd x", "Give either --dir"),
+        ("status", "Give either --dir"),
+    ],
+)
+def test_wrong_options_are_refused(options: str, reason: str, tmp_path: Path) -> None:
+    words = options.replace("FREE", str(free_range(1))).split()
+    done = CliRunner().invoke(main, ["cluster", *words])
+    assert done.exit_code in (1, 2)
+    assert reason in done.output
