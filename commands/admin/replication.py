@@ -41,6 +41,16 @@ class Takeover(NamedTuple):
     is_forced: bool
 
 
+class Acknowledged(NamedTuple):
+    """A replica's acknowledgement: the last frame applied, the last one on its disk, the size of
+    all frames applied, and the term of its primary (0: it is in no shard)."""
+
+    applied: int
+    synced: int
+    frame_bytes: int
+    term: int
+
+
 class Progress(Protocol):
     """The frames that replicas have."""
 
@@ -61,7 +71,7 @@ class ReplicaRequests(Protocol):
         """Stores the properties that a replica reports, and returns the answer; CommandError for
         unknown ones."""
 
-    def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
+    def acknowledge(self, client: Any, told: Acknowledged) -> None:
         """Stores the frames that a replica has. No effect if the client is not a replica."""
 
     def is_redis(self, client: Any) -> bool:
@@ -276,9 +286,10 @@ def replconf(ctx: Context[ReplicationHost], args: Args) -> object:
     Sent by replicas: their address and capabilities (listening-port, ip-address, capa, version,
     databases, histories, rdb-only, rdb-filter-only), and later the last frame applied (ACK), the
     last frame on disk (FACK), and the size of all frames applied (OFFSET); a Redis sends ACK with
-    its offset. A replica also tells its primary that it is being
-    promoted (promoting 1, or 0 when it remains a replica), and that it was (promoted 1; once more
-    on a new connection, with the last frame on its disk); that needs the permission to use PSYNC.
+    its offset. A member of a shard names its node and the term of its primary. A replica also tells
+    its primary that it is being promoted (promoting 1, or 0 when it remains a replica), and that it
+    was (promoted 1; once more on a new connection, with the last frame on its disk); that needs the
+    permission to use PSYNC.
     """
     words = args.rest()
     if len(words) % 2:
@@ -290,7 +301,7 @@ def replconf(ctx: Context[ReplicationHost], args: Args) -> object:
         if ctx.session.feed is not None and ctx.server.replication.is_redis(ctx.session):
             ctx.server.replication.acknowledge_offset(ctx.session, _offset(pairs[0][1]))
             return NO_REPLY
-        ctx.server.replication.acknowledge(ctx.session, *_acknowledged(pairs))
+        ctx.server.replication.acknowledge(ctx.session, _acknowledged(pairs))
         return NO_REPLY
     answer = ctx.server.replication.introduce(ctx.session, pairs)
     return Simple(answer) if ctx.session.feed is None else NO_REPLY
@@ -311,11 +322,12 @@ def _offset(text: bytes) -> int:
     return offset
 
 
-def _acknowledged(pairs: list[tuple[bytes, bytes]]) -> tuple[int, int, int]:
-    """The numbers of ACK, FACK and OFFSET."""
+def _acknowledged(pairs: list[tuple[bytes, bytes]]) -> Acknowledged:
+    """The numbers of ACK, FACK, OFFSET and TERM."""
     told = {name.upper(): text for name, text in pairs}
     try:
-        return int(told[b"ACK"]), int(told[b"FACK"]), int(told[b"OFFSET"])
+        term = int(told.get(b"TERM", b"0"))
+        return Acknowledged(int(told[b"ACK"]), int(told[b"FACK"]), int(told[b"OFFSET"]), term)
     except (KeyError, ValueError):
         raise CommandError(SYNTAX) from None
 

@@ -189,8 +189,9 @@ cdef Consumer named_consumer(Group group, bytes name):
 
 @effect(b"HISTORY", keys=())
 def apply_history(Keyspace keyspace not None, int db, list words not None) -> None:
-    """HISTORY id number: from this frame on, another line of history."""
-    keyspace.begin_history(words[0].decode("ascii"), int(words[1]))
+    """HISTORY id number [term]: from this frame on, another line of history."""
+    keyspace.begin_history(
+        words[0].decode("ascii"), int(words[1]), int(words[2]) if len(words) > 2 else 0)
 
 
 # ---------------------------------------------------------------- entries

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from millstream.commands.admin.cluster import NodeRow
 from millstream.commands.runtime.context import Session
@@ -20,6 +21,9 @@ from millstream.server.config.cluster_directives import BY_HOSTNAME, BY_IP, MAP_
 from millstream.server.config.directives import Config
 from millstream.server.execution.slot_check import SlotCheck
 from millstream.storage.keyspace.keyspace import Keyspace
+
+if TYPE_CHECKING:
+    from millstream.server.cluster.peers import Peers
 
 LOCAL = "127.0.0.1"  # the address for clients of a Unix socket
 UNKNOWN_HOSTNAME = "?"  # as in Redis
@@ -51,6 +55,7 @@ class ClusterNode:
         self.last_frame = last_frame
         self._states: dict[int, NodeState] = {}  # of the other nodes, by number
         self.relay: Relay | None = None  # while the server runs
+        self.peers: Peers | None = None  # nodes on other machines
 
     # Slots
 

@@ -50,6 +50,7 @@ class DataFiles:
         self.node = ""  # the ID of this server as a node of a cluster
         self._is_adopted = True  # False while it is unknown if the data is that of this node
         self.primary = ""  # the server that has accepted this one as its replica
+        self.promised = 0  # the greatest term that was promised in the shard
         self._primary_failed = False
         self._perhaps_named: set[str] = set()  # by a manifest whose replacement failed
 
@@ -63,7 +64,7 @@ class DataFiles:
             store_manifest(self.disk, manifest)
         self._check_node(manifest)
         self.manifest = manifest
-        self.primary = manifest.primary
+        self.primary, self.promised = manifest.primary, manifest.promised
         self.next_number = manifest.next_number
         self.directory = manifest.directory or self.disk.random(ID_SIZE)
         report.base, report.journals = manifest.base, manifest.journals
@@ -210,9 +211,19 @@ class DataFiles:
         """The next manifest contains this record of the primary."""
         self.primary = primary
 
+    def note_promise(self, term: int) -> None:
+        """The next manifest contains this promise."""
+        self.promised = term
+
+    @property
+    def is_primary_published(self) -> bool:
+        """True if `primary` and `promised` are on the disk."""
+        manifest = self.manifest
+        return manifest.primary == self.primary and manifest.promised == self.promised
+
     def publish_primary(self) -> None:
-        """Write `primary` to the disk. A failure is logged once."""
-        if self.manifest.primary == self.primary:
+        """Write `primary` and `promised` to the disk. A failure is logged once."""
+        if self.is_primary_published:
             return
         try:
             self.publish(self.manifest._replace(next_number=self.next_number))
@@ -237,7 +248,11 @@ class DataFiles:
         since = before.since if before.directory else before.next_number
         node = self.node if self._is_adopted else ""
         manifest = manifest._replace(
-            directory=self.directory, since=since, primary=self.primary, node=node
+            directory=self.directory,
+            since=since,
+            primary=self.primary,
+            promised=self.promised,
+            node=node,
         )
         write_manifest(self.disk, manifest)
         if renames:

@@ -187,7 +187,7 @@ class MemoryInfo:
             self._gauge.startup_bytes,
             totals.memory_bytes,
             totals.replica_bytes,
-            self._replication.backlog_bytes,
+            self._replication.feeds.backlog_bytes,
             self._persistence.commits.queued_bytes,
             len(self._executor.context.scripts),
             config.maxmemory,
@@ -200,7 +200,8 @@ class MemoryInfo:
         used, rss = self._gauge.measure(), self._gauge.held()
         peak = max(rss, allocator.peak_rss_bytes())
         totals = self._clients.totals()
-        startup_bytes, backlog_bytes = self._gauge.startup_bytes, self._replication.backlog_bytes
+        startup_bytes = self._gauge.startup_bytes
+        backlog_bytes = self._replication.feeds.backlog_bytes
         of_clients = totals.memory_bytes + totals.replica_bytes
         overhead = min(startup_bytes + of_clients + backlog_bytes, used)
         data = used - overhead

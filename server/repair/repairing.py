@@ -130,6 +130,7 @@ class _Repair:
             )
             # Frames may be lost: this data is not that of any line of history.
             salvage.keyspace.histories = ()
+            salvage.keyspace.line_terms = {}
             salvage.stored.write_to(writer, _CAPTURE_KEYS)
             file.sync()
         finally:

@@ -4,6 +4,8 @@ the newest line of history here.
 A mark follows if this server was that one's primary before: it has handed over to it (FOLLOWED), or
 refuses writes because that one lacks frames (SUPERSEDED). A restart must not make it a second
 primary, also if its configuration does not name the new one.
+
+A member of a shard also records the greatest term that it has promised.
 """
 
 from __future__ import annotations
@@ -51,7 +53,18 @@ class Acceptance:
 
     @property
     def is_stored(self) -> bool:
-        return self._files.manifest.primary == self._files.primary
+        return self._files.is_primary_published
+
+    @property
+    def promised(self) -> int:
+        """The greatest term that was promised; it may not be stored yet."""
+        return self._files.promised
+
+    def note_promise(self, term: int) -> None:
+        """Remember this term, also after a restart."""
+        if term > self._files.promised:
+            self._files.note_promise(term)
+            self._store()
 
     def note(self, primary: str, mark: str = "") -> None:
         """Remember this primary, also after a restart."""

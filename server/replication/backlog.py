@@ -34,6 +34,7 @@ class Backlog:
 
     def __init__(self, limit_bytes: int, next_seq: int) -> None:
         self.limit_bytes = limit_bytes
+        self.term = 0  # in the records
         self.first_seq = self.next_seq = next_seq
         self.size_bytes = 0
         self._payloads: dict[int, bytes] = {}  # of the frames that are not encoded
@@ -66,7 +67,7 @@ class Backlog:
         for number in range(seq, min(last_seq + 1, self.next_seq)):
             record = self._records.get(number)
             if record is None:
-                record = encode_frame(number, self._payloads.pop(number))
+                record = encode_frame(number, self._payloads.pop(number), self.term)
                 self._records[number] = record
             if taken and size_bytes + len(record) > most_bytes:
                 break
@@ -99,11 +100,13 @@ class OldData:
         *,
         base: File | None,
         pause: Callable[[], None],
+        term: int = 0,
     ) -> None:
         """Open the files. OSError when a rewrite has just removed one: its successor is next.
         `pause` is called often during `next`: it yields the interpreter to the event loop."""
         self._base = base
         self._pause = pause
+        self._term = term
         self._files: list[File] = []
         self._next_seq = next_seq
         self._last_seq = last_seq
@@ -142,16 +145,16 @@ class OldData:
     def _read_base(self, base: File) -> Iterator[Piece]:
         for offset in range(0, base.size, PIECE_BYTES):
             data = base.read_at(offset, min(PIECE_BYTES, base.size - offset))
-            yield Piece(encode_piece(offset, data), self._next_seq)
+            yield Piece(encode_piece(offset, data, self._term), self._next_seq)
         self.at_end = self._next_seq > self._last_seq
-        yield Piece(encode(0, RecordKind.END, b""), self._next_seq)
+        yield Piece(encode(0, RecordKind.END, b"", self._term), self._next_seq)
 
     def _read_frames(self) -> Iterator[Piece]:
         records: list[bytes] = []
         size_bytes = 0
         due = self._next_seq
         for seq, payload in frames_from(self._files, due, self._last_seq, self._pause):
-            records.append(encode_frame(seq, payload))
+            records.append(encode_frame(seq, payload, self._term))
             size_bytes += len(records[-1])
             due = seq + 1
             if size_bytes >= PIECE_BYTES:
@@ -167,12 +170,15 @@ class OldData:
 
 class FrameSource:
     """The frames of this server, for all of its replicas. `backlog` is None while there are no
-    replicas. `worker` reads from the disk."""
+    replicas. `worker` reads from the disk. `term` is that of this server as the primary of a shard
+    (0: of none), and `confirmed_seq` the last frame that its members have confirmed."""
 
     def __init__(self, persistence: Persistence, worker: TaskWorker) -> None:
         self.backlog: Backlog | None = None
         self.worker = worker
         self.sent_bytes = 0
+        self.term = 0
+        self.confirmed_seq = 0
         self._persistence = persistence
 
     @property
@@ -185,6 +191,7 @@ class FrameSource:
         first one is not in memory."""
         if self.backlog is None or not self.backlog.holds(seq):
             return []
+        self.backlog.term = self.term
         return self.backlog.take(seq, self.durable_seq, PIECE_BYTES)
 
     def open(self, next_seq: int, base: File | None) -> OldData:
@@ -192,5 +199,11 @@ class FrameSource:
         rewrite has just removed a file."""
         files, pause = self._persistence.files, self.worker.pause
         return OldData(
-            files.disk, files.manifest, next_seq, self.durable_seq, base=base, pause=pause
+            files.disk,
+            files.manifest,
+            next_seq,
+            self.durable_seq,
+            base=base,
+            pause=pause,
+            term=self.term,
         )

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from millstream.server.durability.workers import Machine, post
 from millstream.server.replication.backlog import FrameSource, OldData, Piece
-from millstream.server.replication.records import RecordKind, encode
+from millstream.server.replication.records import RecordKind, encode, encode_confirmed
 from millstream.storage.files.disk import File
 
 log = logging.getLogger("millstream.replication")
@@ -32,8 +32,8 @@ class Feed:
 
     `next_seq` is the next frame to send. `acked_seq`, `synced_seq` and `frame_bytes` are what the
     replica has acknowledged: the last frame applied, the last one on its disk (-1: it has no
-    journal), and the size of all frames applied. `on_end` is called with the client when this
-    server ends the link.
+    journal), and the size of all frames applied. `node` is the replica's ID as a member of a shard.
+    `on_end` is called with the client when this server ends the link.
     """
 
     source: FrameSource
@@ -42,6 +42,7 @@ class Feed:
     host: str
     port: int
     on_end: Callable[[Any], None]
+    node: str = ""
     is_replica: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -62,6 +63,7 @@ class Feed:
         self._pump_scheduled = False
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=_MESSAGES_MAX)
         self._last: tuple[int, bytes] | None = None  # the record LAST follows this frame
+        self._confirmed_seq = 0  # as the replica was told
 
     @property
     def address(self) -> str:
@@ -127,7 +129,7 @@ class Feed:
         told."""
         if self.upstream is not None and self.upstream != ids:
             self.upstream = ids
-            self.send(encode(0, RecordKind.UPSTREAM, ids))
+            self.send(encode(0, RecordKind.UPSTREAM, ids, self.source.term))
 
     # Sending
 
@@ -162,6 +164,10 @@ class Feed:
                 self._pump_later()
                 return
             data = self._next_data()
+            if self._confirmed_seq < self.source.confirmed_seq and self.is_online:
+                self._confirmed_seq = self.source.confirmed_seq
+                record = encode_confirmed(self._confirmed_seq, self.source.term)
+                data = record + data if data else record
             if not data:
                 self._send_messages()
                 self._send_last()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from millstream.server.execution.executor import Executor
 from millstream.server.replication.backlog import Backlog, FrameSource
 from millstream.server.replication.feed import Feed
 from millstream.server.replication.pacing import Pace
-from millstream.server.replication.records import Beat, encode_beat
+from millstream.server.replication.records import Beat, encode_beat, encode_message
 
 
 def check_output(executor: Executor, client: Any) -> None:
@@ -26,7 +26,11 @@ def check_output(executor: Executor, client: Any) -> None:
 @dataclass(eq=False, repr=False)
 class Feeds:
     """The backlog is kept from the first replica until repl-backlog-ttl after the last one has
-    disconnected. A replica keeps it: it may be promoted, as in Redis. `worker` reads old frames."""
+    disconnected. A replica keeps it: it may be promoted, as in Redis. `worker` reads old frames.
+
+    `members` are the IDs of the replicas that count for replies that wait for `durable` of them, in
+    a shard; None: all replicas count, for replicas-durable.
+    """
 
     config: Config
     machine: Machine
@@ -37,6 +41,8 @@ class Feeds:
     def __post_init__(self) -> None:
         self.by_client: dict[int, Feed] = {}
         self.source = FrameSource(self.persistence, self.worker)
+        self.members: frozenset[str] | None = None
+        self.durable = 0
         self._alone_since_ms = 0
         self._pace = Pace(self.machine, self.pump)
 
@@ -51,22 +57,30 @@ class Feeds:
     def backlog(self) -> Backlog | None:
         return self.source.backlog
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Memory for frames that replicas may need."""
+        return 0 if self.backlog is None else self.backlog.size_bytes
+
     def at(self, host: str, port: int) -> Feed | None:
         """The replica with this address."""
         return next((feed for feed in self if (feed.host, feed.port) == (host, port)), None)
 
     # Replicas come and go
 
-    def add(self, client: Any, host: str, port: int) -> Feed:
+    def add(self, client: Any, host: str, port: int, node: str = "") -> Feed:
         """A replica has connected. An earlier connection of the same one is over, although nothing
         says so yet: the replica would count as two."""
-        earlier = self.at(host, port) if port else None
+        if node:
+            earlier = next((feed for feed in self if feed.node == node), None)
+        else:
+            earlier = self.at(host, port) if port else None
         if earlier is not None:
             earlier.drop(
                 "the replica has connected again. If two servers have this address, set "
                 "replica-announce-ip and replica-announce-port"
             )
-        feed = Feed(self.source, self.machine, client, host, port, self.remove)
+        feed = Feed(self.source, self.machine, client, host, port, self.remove, node)
         client.feed = feed
         self.by_client[client.id] = feed
         self.keep_backlog()
@@ -107,7 +121,7 @@ class Feeds:
         if self.persistence.commits.durable_seq >= seq and self.by_client:
             # appendfsync is everysec or no: no callback reports that the frame is durable. The tick
             # ends with the send, after the replies: another turn would delay the replicas.
-            self._pace.soon_in_turn(without_rest=bool(self.config.replicas_durable))
+            self._pace.soon_in_turn(without_rest=self._is_waited_for)
 
     def pump_if_any(self) -> None:
         """`pump_soon` if there are replicas."""
@@ -116,7 +130,12 @@ class Feeds:
 
     def pump_soon(self) -> None:
         """More frames are durable. Where replies wait for replicas, each frame is sent at once."""
-        self._pace.soon(without_rest=bool(self.config.replicas_durable))
+        self._pace.soon(without_rest=self._is_waited_for)
+
+    @property
+    def _is_waited_for(self) -> bool:
+        """True if replies wait for replicas."""
+        return self.durable > 0 or self.config.replicas_durable > 0
 
     def pump(self) -> None:
         """Send the durable frames."""
@@ -128,7 +147,7 @@ class Feeds:
         """Send beats and the IDs of the servers above the replicas, and end the links to silent
         replicas."""
         commits = self.persistence.commits
-        beat = encode_beat(Beat(wall_ms, commits.last_seq, commits.frame_bytes))
+        beat = encode_beat(Beat(wall_ms, commits.last_seq, commits.frame_bytes), self.source.term)
         now_ms = self.machine.steady_clock()
         for feed in self:
             if feed.is_online and now_ms - feed.acked_ms > self.config.repl_timeout * 1000:
@@ -146,9 +165,13 @@ class Feeds:
         elif ttl_ms and now_ms - self._alone_since_ms > ttl_ms:
             self.drop_backlog()
 
-    def publish(self, record: bytes, shown_seq: int, *, is_shard: bool = False) -> None:
-        """Send the record of a message to all replicas that are online, to each after this
-        frame."""
+    def publish(
+        self, channel: bytes, message: bytes, shown_seq: int, *, is_shard: bool = False
+    ) -> None:
+        """Send a message to all replicas that are online, to each after this frame."""
+        if not self.by_client:
+            return
+        record = encode_message(channel, message, is_shard=is_shard, term=self.source.term)
         for feed in self if record else ():
             if feed.is_online and (feed.takes_shard_messages or not is_shard):
                 feed.add_message(record, shown_seq)
@@ -169,17 +192,24 @@ class Feeds:
             feed.is_online and feed.acked_seq < self.persistence.commits.last_seq for feed in self
         )
 
+    def _counted(self) -> Iterable[Feed]:
+        """The replicas that count."""
+        feeds, members = self.by_client.values(), self.members
+        return feeds if members is None else [feed for feed in feeds if feed.node in members]
+
     def nth_synced(self, count: int) -> int:
         """The last frame that `count` replicas have on their disks; 0 if there are fewer."""
-        synced = sorted((feed.synced_seq for feed in self.by_client.values()), reverse=True)
+        synced = sorted((feed.synced_seq for feed in self._counted()), reverse=True)
         return max(synced[count - 1], 0) if len(synced) >= count else 0
 
-    def good_count(self, least_synced_seq: int = -1) -> int:
+    def good_count(self, least_synced_seq: int = -1, max_lag_ms: int | None = None) -> int:
         """The number of replicas with a recent acknowledgement (min-replicas-max-lag), and with at
         least this frame on their disks; a replica without a journal has -1."""
-        oldest_ms = self.machine.steady_clock() - self.config.min_replicas_max_lag * 1000
+        if max_lag_ms is None:
+            max_lag_ms = self.config.min_replicas_max_lag * 1000
+        oldest_ms = self.machine.steady_clock() - max_lag_ms
         return sum(
             1
-            for feed in self.by_client.values()
+            for feed in self._counted()
             if feed.is_online and feed.acked_ms >= oldest_ms and feed.synced_seq >= least_synced_seq
         )

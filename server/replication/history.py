@@ -70,7 +70,8 @@ def parse(word: bytes) -> tuple[Line, ...]:
 @dataclass(eq=False, repr=False)
 class Histories:
     """The lines of history of this server. `own_line` is the one that this server has begun as a
-    primary; it may have no frame yet. `new_id` makes 40 random hexadecimal digits."""
+    primary; it may have no frame yet. `term` is that of the next line: 0 outside a shard. `new_id`
+    makes 40 random hexadecimal digits."""
 
     keyspace: Keyspace
     persistence: Persistence
@@ -79,6 +80,7 @@ class Histories:
 
     def __post_init__(self) -> None:
         self.own_line = NO_HISTORY
+        self.term = 0
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -88,6 +90,13 @@ class Histories:
     @property
     def newest(self) -> str:
         return newest_line(self.lines)
+
+    def line_at(self, seq: int) -> tuple[str, int]:
+        """The line to which this frame belongs, and its term; "" and 0 if it is unknown."""
+        for name, first in reversed(self.lines):
+            if first <= seq:
+                return name, self.keyspace.line_terms.get(name, 0)
+        return "", 0
 
     @property
     def shown(self) -> tuple[str, str]:
@@ -109,8 +118,8 @@ class Histories:
         self.persistence.commits.first_effect = self._first_effect
 
     def _first_effect(self, seq: int) -> bytes:
-        self.keyspace.begin_history(self.own_line, seq)
-        return encode_line(self.own_line.encode(), seq)
+        self.keyspace.begin_history(self.own_line, seq, self.term)
+        return encode_line(self.own_line.encode(), seq, self.term)
 
     def end(self) -> None:
         """This server makes no frames any more."""
@@ -119,6 +128,7 @@ class Histories:
     def forget(self) -> None:
         """The data has changed without a frame: no number identifies it any more."""
         self.keyspace.histories = ()
+        self.keyspace.line_terms = {}
         self.keyspace.source = None
 
     def require_line(self) -> None:

@@ -60,6 +60,7 @@ from millstream.server.replication.records import (
     Record,
     RecordKind,
     parse_beat,
+    parse_confirmed,
     parse_last,
     parse_message,
     parse_upstream,
@@ -109,7 +110,8 @@ class LinkTotals:
 class LinkHooks(NamedTuple):
     """Callbacks of a link. `on_change`: what this server refuses may have changed. `on_refused`
     returns whether the error has ended a FAILOVER, and this link. `on_last` gets the record LAST:
-    whether the sender is a primary."""
+    whether the sender is a primary. `on_confirmed` gets the number of the last frame that enough
+    members of the shard have."""
 
     on_change: Callable[[], None]
     on_linked: Callable[[], None]
@@ -118,6 +120,7 @@ class LinkHooks(NamedTuple):
     on_refused: Callable[[str], bool]
     on_last: Callable[[bool], None]
     on_message: Callable[[bytes, bytes, bool], None]
+    on_confirmed: Callable[[int], None]
 
 
 @dataclass(eq=False, repr=False)
@@ -425,6 +428,8 @@ class Link:
             self.hooks.on_message(*parse_message(record.payload), is_shard)
         elif record.kind == RecordKind.LAST:
             self.hooks.on_last(parse_last(record.payload))
+        elif record.kind == RecordKind.CONFIRMED:
+            self.hooks.on_confirmed(parse_confirmed(record.payload))
         else:
             self._learn_upstream(parse_upstream(record.payload))
 

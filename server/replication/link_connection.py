@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol, cast
 
 from millstream import __version__
@@ -171,7 +171,8 @@ class PrimaryClient(Session):
 @dataclass(eq=False, repr=False)
 class Connector:
     """Makes connections to other servers. `dial(host, port, connection)` begins to connect, and
-    `port()` is the one on which this server listens."""
+    `port()` is the one on which this server listens. `node` is the ID of this server as a member
+    of a shard, and `term` that of the primary which it follows there."""
 
     config: Config
     keyspace: Keyspace
@@ -180,6 +181,8 @@ class Connector:
     dial: Callable[[str, int, LinkConnection], object]
     port: Callable[[], int]
     next_client_id: Callable[[], int]
+    node: str = field(default="", init=False)
+    term: int = field(default=0, init=False)
 
     def opening(self, is_known: bool = True) -> Opening:
         """This server's description of itself. `is_known`: a position identifies the data here, in
@@ -198,6 +201,8 @@ class Connector:
             histories=self.keyspace.histories if has_lines else (),
             next_seq=self.persistence.commits.last_seq + 1 if has_lines else 1,
             source=self.keyspace.source if is_known else None,
+            node=self.node,
+            term=self.term,
         )
 
     def new(self, owner: Owner, opening: Opening) -> LinkConnection:

@@ -38,17 +38,20 @@ _ACK = (
     b"*7\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$%d\r\n%b\r\n$4\r\nFACK\r\n$%d\r\n%b\r\n"
     b"$6\r\nOFFSET\r\n$%d\r\n%b\r\n"
 )
+_ACK_OF_TERM = _ACK.replace(b"*7", b"*9") + b"$4\r\nTERM\r\n$%d\r\n%b\r\n"
 TAKEOVER, TAKEOVER_FORCED = (b"FAILOVER",), (b"FAILOVER", b"FORCE")  # options of PSYNC
 LACKS_FRAMES = "lacks"  # after the address of a promoted server that lacks frames of the sender
 # The primary cannot serve a replica at present; it will be asked again soon.
 RETRY = "TRYAGAIN"  # during a failover also: the server that refuses is the primary already
+_UNABLE = ("-NOAUTH", "-NOPERM", "-MASTERDOWN", "-CLUSTERDOWN")  # to answer PING
 _TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", RETRY)
 
 
 class Opening(NamedTuple):
     """A replica's description of itself. `announced_ip` "": the address that the primary sees.
     `is_promoted`: it does not ask for frames, but says that it is a primary now. `source`: the
-    position of the data in the stream of a Redis."""
+    position of the data in the stream of a Redis. `node`: its ID as a member of a shard, and
+    `term`, that of the primary that it follows there; outside a shard there is no term."""
 
     user: str
     password: str
@@ -61,6 +64,8 @@ class Opening(NamedTuple):
     takeover: tuple[bytes, ...] = ()  # TAKEOVER or TAKEOVER_FORCED: the other server takes over
     is_promoted: bool = False
     source: Source | None = None
+    node: str = ""
+    term: int = 0
 
 
 class Continued(NamedTuple):
@@ -126,7 +131,7 @@ class LinkProtocol:
         self.output = bytearray()
         self.is_streaming = False
         self._opening = opening
-        self._decoder = Decoder(payload_max)
+        self._decoder = Decoder(payload_max, opening.term)
         self._text = b""
         self._requests = iter(self._introduction())
         self._asked = ""
@@ -172,7 +177,12 @@ class LinkProtocol:
         """Tell the primary the last frame that is applied, the last one on the disk (-1: there is
         no journal), and the size of all frames up to the first of these."""
         applied, synced, size = b"%d" % applied_seq, b"%d" % synced_seq, b"%d" % frame_bytes
-        self.output += _ACK % (len(applied), applied, len(synced), synced, len(size), size)
+        numbers = len(applied), applied, len(synced), synced, len(size), size
+        if self._opening.term:
+            term = b"%d" % self._opening.term
+            self.output += _ACK_OF_TERM % (*numbers, len(term), term)
+        else:
+            self.output += _ACK % numbers
 
     def acknowledge_bytes(self, applied: int, stored: int) -> None:
         """Tell a Redis how many bytes of its stream are applied, and how many are on the disk (-1:
@@ -198,13 +208,15 @@ class LinkProtocol:
             user = [opening.user.encode("utf-8", "surrogateescape")] if opening.user else []
             yield [b"AUTH", *user, opening.password.encode("utf-8", "surrogateescape")]
         announced = [b"ip-address", opening.announced_ip.encode()] if opening.announced_ip else []
+        term, node = b"%d" % opening.term, opening.node.encode()
+        member = [b"node", node, b"term", term] if opening.term else []
         yield [
             b"REPLCONF", b"listening-port", b"%d" % opening.port, *announced,
             *(word for one in CAPABILITIES for word in (b"capa", one)),
             b"capa", KNOWS_UPSTREAM, b"capa", KNOWS_SHARDS,
             b"version", opening.version.encode(),
             b"databases", b"%d" % opening.databases,
-            b"histories", history.encode(opening.histories),
+            b"histories", history.encode(opening.histories), *member,
         ]  # fmt: skip
         if opening.is_promoted:
             yield [b"REPLCONF", b"promoted", b"%d" % (opening.next_seq - 1)]
@@ -284,7 +296,7 @@ class LinkProtocol:
         if self.is_redis and not text.startswith(("-NOAUTH", "-LOADING", "-MASTERDOWN")):
             return self._ask_next()  # what it does not know does not matter
         # Without a password, a right or a link PING is refused, but the address is right.
-        is_known = self._asked == "PING" and text.startswith(("-NOAUTH", "-NOPERM", "-MASTERDOWN"))
+        is_known = self._asked == "PING" and text.startswith(_UNABLE)
         if text.startswith("-") and not is_known:
             return self._refused(text)
         if not text.startswith(("+", "-")):

@@ -5,7 +5,7 @@
 | 0 | 4 | length of the payload |
 | 4 | 4 | crc32 of bytes 8 to 19 and the payload |
 | 8 | 8 | number of the frame; 0: the record is not a frame |
-| 16 | 4 | kind; 0 for a frame |
+| 16 | 4 | kind; 0 for a frame. In a shard, its upper 24 bits are the low bits of the term |
 | 20 | | payload |
 
 A frame is encoded once for all replicas. A record that a replica receives is checked completely
@@ -27,6 +27,7 @@ _CHECKED_AT = _HEAD.size - _CHECKED.size  # from there to its end a record is ch
 _BEAT = struct.Struct("<QQQ")
 _OFFSET = struct.Struct("<Q")
 _CHANNEL = struct.Struct("<I")
+_TERM_BITS = 0xFFFFFF  # of a term are in a record
 HEAD_BYTES = _HEAD.size
 PIECE_BYTES = 256 << 10  # of a base, or of old frames, in one record or write
 # No record other than a frame is larger than this.
@@ -42,6 +43,7 @@ class RecordKind(IntEnum):
     LAST = 5
     UPSTREAM = 6
     SHARD_MESSAGE = 7  # like MESSAGE, of a shard channel
+    CONFIRMED = 8  # the number of the last frame that enough members of the shard have
 
 
 _KINDS = tuple(RecordKind)  # in the order of their numbers, without a gap
@@ -69,17 +71,31 @@ class Beat(NamedTuple):
     frame_bytes: int
 
 
-def encode(number: int, kind: RecordKind, payload: bytes) -> bytes:
+def encode(number: int, kind: int, payload: bytes, term: int = 0) -> bytes:
+    """`term` is that of a primary in its shard."""
+    if term:
+        kind |= (term & _TERM_BITS) << 8
     crc = crc32(payload, crc32(_CHECKED.pack(number, kind)))
     return _HEAD.pack(len(payload), crc, number, kind) + payload
 
 
-def encode_frame(seq: int, payload: bytes) -> bytes:
-    return encode(seq, RecordKind.FRAME, payload)
+def encode_frame(seq: int, payload: bytes, term: int = 0) -> bytes:
+    return encode(seq, RecordKind.FRAME, payload, term)
 
 
-def encode_beat(beat: Beat) -> bytes:
-    return encode(0, RecordKind.BEAT, _BEAT.pack(*beat))
+def encode_beat(beat: Beat, term: int = 0) -> bytes:
+    return encode(0, RecordKind.BEAT, _BEAT.pack(*beat), term)
+
+
+def encode_confirmed(seq: int, term: int) -> bytes:
+    """Enough members have the frames up to this one on their disks: no election loses them."""
+    return encode(0, RecordKind.CONFIRMED, _OFFSET.pack(seq), term)
+
+
+def parse_confirmed(payload: bytes) -> int:
+    if len(payload) != _OFFSET.size:
+        raise LinkError(f"the number of a confirmed frame in {len(payload)} bytes")
+    return int(_OFFSET.unpack(payload)[0])
 
 
 def parse_beat(payload: bytes) -> Beat:
@@ -88,9 +104,9 @@ def parse_beat(payload: bytes) -> Beat:
     return Beat(*_BEAT.unpack(payload))
 
 
-def encode_piece(offset: int, data: bytes) -> bytes:
+def encode_piece(offset: int, data: bytes, term: int = 0) -> bytes:
     """A part of a base, which begins at this offset of the file."""
-    return encode(0, RecordKind.PIECE, _OFFSET.pack(offset) + data)
+    return encode(0, RecordKind.PIECE, _OFFSET.pack(offset) + data, term)
 
 
 def parse_piece(payload: bytes) -> tuple[int, bytes]:
@@ -99,12 +115,14 @@ def parse_piece(payload: bytes) -> tuple[int, bytes]:
     return _OFFSET.unpack_from(payload)[0], payload[_OFFSET.size :]
 
 
-def encode_message(channel: bytes, message: bytes, *, is_shard: bool = False) -> bytes:
+def encode_message(
+    channel: bytes, message: bytes, *, is_shard: bool = False, term: int = 0
+) -> bytes:
     """A message of a channel or shard channel; b"" if it is too long for a record."""
     if len(channel) + len(message) > PIECE_BYTES:
         return b""
     kind = RecordKind.SHARD_MESSAGE if is_shard else RecordKind.MESSAGE
-    return encode(0, kind, _CHANNEL.pack(len(channel)) + channel + message)
+    return encode(0, kind, _CHANNEL.pack(len(channel)) + channel + message, term)
 
 
 def parse_message(payload: bytes) -> tuple[bytes, bytes]:
@@ -137,10 +155,12 @@ def parse_upstream(payload: bytes) -> tuple[str, ...]:
 
 
 class Decoder:
-    """Finds records in received bytes. Memory is bounded: `payload_max` limits a frame."""
+    """Finds records in received bytes. Memory is bounded: `payload_max` limits a frame. `term` is
+    that of the followed primary in its shard; a record of another term is not allowed."""
 
-    def __init__(self, payload_max: int) -> None:
+    def __init__(self, payload_max: int, term: int = 0) -> None:
         self._payload_max = payload_max
+        self._term_bits = (term & _TERM_BITS) << 8
         self._data: bytes | bytearray = b""  # a bytearray while a record continues in it
         self._at = 0
 
@@ -172,6 +192,11 @@ class Decoder:
             if crc32(checked) != crc:
                 raise LinkError("the checksum of a record is wrong")
         self._at = end
+        kind ^= self._term_bits
         if kind >= len(_KINDS) or (number == 0) == (kind == 0):
+            if kind >> 8:
+                raise LinkError(
+                    f"a record of another term, whose low bits are {(kind ^ self._term_bits) >> 8}"
+                )
             raise LinkError(f"a record of kind {kind} with number {number}")
         return Record(number, _KINDS[kind], payload)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from millstream import __version__
 from millstream.commands.admin.replication import Takeover
@@ -39,6 +39,8 @@ from millstream.storage.files.snapshot_reader import SnapshotEnds
 
 log = logging.getLogger("millstream.replication")
 
+NODE_LETTERS = 40  # of the ID of a node
+TERM_MAX = 2**63 - 1
 REWRITE_BYTES = 64 << 20  # a full sync first replaces journals that are larger, and than the base
 
 
@@ -48,7 +50,8 @@ class Introduction:
     `is_known`: the client is a millstream server that takes effects; `knows_codes`: those with
     codes, too. `is_redis`: it says nothing that only a millstream server says. `upstream`: the IDs
     of servers that it was told; None: it does not want any. `rdb_only`: a program that wants the
-    data of this moment, `with_keys` unless it says otherwise.
+    data of this moment, `with_keys` unless it says otherwise. `node`: its ID as a member of a
+    shard, and `term` that of the primary that it follows there; 0: it is in no shard.
     """
 
     def __init__(self) -> None:
@@ -61,6 +64,8 @@ class Introduction:
         self.version = ""
         self.databases = 0
         self.histories: tuple[tuple[str, int], ...] = ()
+        self.node = ""
+        self.term = 0
 
     @property
     def newest_line(self) -> str:
@@ -89,6 +94,10 @@ class Introduction:
             elif name == "histories":
                 self.histories = history.parse(value)
                 self.is_redis = False
+            elif name == "node":
+                self.node = text[:NODE_LETTERS]
+            elif name == "term":
+                self.term = _number(text, TERM_MAX)
             elif name == "rdb-only":
                 self.rdb_only = bool(_number(text, 1))
             elif name == "rdb-filter-only":
@@ -114,12 +123,20 @@ def why_unsuitable(said: Introduction | None) -> str:
     )
 
 
+class Members(Protocol):
+    """The shard of which this server is a member (`terms`)."""
+
+    def check_member(self, node: str, term: int) -> None:
+        """CommandError if this server cannot have the node as a replica in this term."""
+
+
 @dataclass(eq=False, repr=False)
 class Resync:
     """Partial and full syncs of the replicas of this server, and how many of each there were.
 
     `take_over(history)` makes this server the primary in place of its own one, `resume` in place of
     one that it had handed over to; `upstream_ids()` are the IDs of servers for a replica.
+    `members`: this server is a member of a shard.
     """
 
     config: Config
@@ -137,6 +154,7 @@ class Resync:
     full_syncs: int = field(default=0, init=False)
     partial_syncs: int = field(default=0, init=False)
     refused_partial_syncs: int = field(default=0, init=False)
+    members: Members | None = field(default=None, init=False)
     _introductions: dict[int, Introduction] = field(default_factory=dict, init=False)
 
     def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -146,6 +164,8 @@ class Resync:
             raise CommandError("ERR this connection has a backup: it cannot be a replica")
         for name, value in pairs:
             word = name.decode("ascii", "replace").lower()
+            if word in ("promoting", "promoted") and self.members is not None:
+                raise CommandError(f"ERR REPLCONF {word} is not for members of a shard")
             if client.feed is None and word == "promoted":
                 self._promoted(client, value)
             elif client.feed is None or word not in ("promoting", "promoted"):
@@ -220,6 +240,10 @@ class Resync:
             raise CommandError("ERR this connection is already the link of a replica")
         if said is None or not said.knows_codes:
             raise CommandError(why_unsuitable(said))
+        if self.members is not None:
+            self.members.check_member(said.node, said.term)
+        elif said.term:
+            raise CommandError("NOMASTERLINK this server is a member of no shard")
         if takeover is not None:
             self._take_over(said, takeover, next_seq)
         self._resume_before(client, said)
@@ -235,7 +259,7 @@ class Resync:
             raise CommandError(
                 "NOMASTERLINK this request is older than the promotion of its server"
             )
-        feed = self.feeds.add(client, address, said.port)
+        feed = self.feeds.add(client, address, said.port, said.node)
         feed.upstream, feed.takes_shard_messages = said.upstream, said.knows_shards
         self.handover.abandon(feed.address)
         self.machine.scheduler.call_soon(self._answer, feed, common, their_last)

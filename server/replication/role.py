@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
+from millstream.commands.admin.replication import Acknowledged
 from millstream.errors import CommandError
 from millstream.server.config.directives import Config
 from millstream.server.config.replica_directives import parse_address
@@ -27,7 +28,6 @@ from millstream.server.replication.link import Link, LinkHooks, LinkTotals, Stan
 from millstream.server.replication.link_connection import Connector
 from millstream.server.replication.promotion import WAIT_MAX_MS, Promotion
 from millstream.server.replication.receiver import Receiver
-from millstream.server.replication.records import encode_message
 from millstream.server.replication.redis_feeds import RedisFeeds
 from millstream.server.replication.replication_info import ReplicationInfo
 from millstream.server.replication.resync import Resync
@@ -38,6 +38,7 @@ from millstream.storage.keyspace.keyspace import Keyspace
 if TYPE_CHECKING:
     from millstream.server.replication.redis_conversion import Converter
     from millstream.server.replication.redis_dump import Dumper
+    from millstream.server.replication.terms import Terms
 
 log = logging.getLogger("millstream.replication")
 
@@ -88,6 +89,7 @@ class Role:
         self._orders = 0  # to change the role; one that is put off does nothing after another
         self.totals = LinkTotals()
         self._is_stopping = False
+        self.terms: Terms | None = None
         self.histories = Histories(self.keyspace, persistence, self.executor, self.new_id)
         self.upstream = Upstream(self.new_id())
         self.acceptance = Acceptance(machine, persistence, self._acceptance_stored)
@@ -95,13 +97,13 @@ class Role:
             config, machine, self.keyspace, persistence, self.executor, self._worker,
             on_published=self._data_replaced, on_changed=self._change_ended,
         )  # fmt: skip
-        self._standing = Standing(self.receiver)
+        self.standing = Standing(self.receiver)
         self.feeds = Feeds(config, machine, persistence, self.executor, self._worker)
         self.redis_feeds = RedisFeeds(
-            config, machine, persistence, self.executor, self._standing, self.dumper, self.new_id
+            config, machine, persistence, self.executor, self.standing, self.dumper, self.new_id
         )
         self._build_parts()
-        self._link_hooks = LinkHooks(
+        self.link_hooks = LinkHooks(
             on_change=self.restrictions.update,
             on_linked=self.promotion.linked,
             on_lost=self._link_lost,
@@ -109,12 +111,13 @@ class Role:
             on_refused=self.failover.refused,
             on_last=self._last_arrived,
             on_message=self._received_message,
+            on_confirmed=lambda seq: None,
         )
 
     def _build_parts(self) -> None:
         """The parts that change the role, then those that answer."""
         config, machine, persistence = self.config, self.machine, self.persistence
-        standing, feeds = self._standing, self.feeds
+        standing, feeds = self.standing, self.feeds
         self.relay = Relay(
             machine, persistence, standing, self.upstream, lambda: self.promotion.is_under_way
         )
@@ -133,7 +136,7 @@ class Role:
         )  # fmt: skip
         self.promotion = Promotion(
             machine, persistence, self.histories, self.acceptance, standing, self.connector,
-            become_primary=self._follow_no_primary, on_refused=self._remain_replica,
+            become_primary=self.follow_no_primary, on_refused=self._remain_replica,
             on_end=self.check_waits,
         )  # fmt: skip
 
@@ -156,11 +159,21 @@ class Role:
 
     # Life
 
+    def join_shard(self, node: str, node_timeout_ms: Callable[[], int]) -> Terms:
+        """Before the start: this server is a member of a shard, with this ID. The result decides
+        from now on whether it is a primary or a replica."""
+        from millstream.server.replication.terms import Terms  # only members of shards load it
+
+        self.terms = Terms(self, self.connector, node, node_timeout_ms)
+        return self.terms
+
     def start(self) -> None:
         """The data is loaded."""
         primary = parse_address(self.config.replicaof)
         promoted = self.acceptance.marked(FOLLOWED)
-        if primary is not None:
+        if self.terms is not None:
+            self.terms.start()
+        elif primary is not None:
             self._follow(*primary)
         elif promoted is not None:
             log.warning(
@@ -206,12 +219,12 @@ class Role:
     def synced(self) -> None:
         """More of the journal is on the disk."""
         self._acceptance_stored()
-        self.check_waits()
 
     def _acceptance_stored(self) -> None:
         if self.link is not None:
             self.link.acknowledge()
         self.promotion.check_stored()
+        self.check_waits()
 
     def journal_switched(self) -> None:
         """appendonly was switched on or off."""
@@ -247,11 +260,11 @@ class Role:
     @property
     def link(self) -> Link | None:
         """The link to the primary; None on a primary."""
-        return self._standing.link
+        return self.standing.link
 
     @property
     def is_replica(self) -> bool:
-        return self._standing.is_replica
+        return self.standing.is_replica
 
     @property
     def is_promoting(self) -> bool:
@@ -262,11 +275,6 @@ class Role:
         """The link to the primary, as CLIENT LIST shows it; at most one."""
         client = None if self.link is None else self.link.client
         return [] if client is None else [client]
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Memory for frames that replicas may need."""
-        return self.feeds.backlog.size_bytes if self.feeds.backlog is not None else 0
 
     def lagging(self) -> int:
         """The number of replicas that have not applied everything yet."""
@@ -314,18 +322,28 @@ class Role:
             raise CommandError("ERR REPLICAOF not allowed while failing over.")
 
     def _follow(self, host: str, port: int, is_of_handover: bool = False) -> Link:
+        link = self.take_link(host, port, is_of_handover)
+        self.config.choose_primary(f"{host} {port}")
+        # At start it is what the configuration says.
+        level = logging.WARNING if self.restrictions.reports else logging.INFO
+        log.log(level, "this server follows %s", link.address)
+        self._loop.call_soon(link.connect)
+        return link
+
+    def take_link(self, host: str, port: int, is_of_handover: bool = False) -> Link:
+        """Become a replica of the server at this address. The link does not connect yet."""
         self.persistence.commits.flush_tick()
         was_primary = self.link is None
         self.promotion.stop()
         if self.link is not None:
             self.link.stop()
         self.histories.end()
-        self._standing.becomes_primary = False
+        self.standing.becomes_primary = False
         self.upstream.forget()
-        link = self._standing.link = Link(
+        link = self.standing.link = Link(
             host, port,
             self.connector, self.machine, self.receiver, self.persistence, self.histories,
-            hooks=self._link_hooks, acceptance=self.acceptance, upstream=self.upstream,
+            hooks=self.link_hooks, acceptance=self.acceptance, upstream=self.upstream,
             totals=self.totals, converter=self.converter, is_of_handover=is_of_handover,
         )  # fmt: skip
         self.handover.clear()
@@ -340,11 +358,6 @@ class Role:
         self.redis_feeds.end_stream("this server follows another primary now")
         self.feeds.keep_backlog()
         self.executor.recheck_limits()
-        self.config.choose_primary(f"{host} {port}")
-        # At start it is what the configuration says.
-        level = logging.WARNING if self.restrictions.reports else logging.INFO
-        log.log(level, "this server follows %s", link.address)
-        self._loop.call_soon(link.connect)
         return link
 
     def _follow_promoted(self, host: str, port: int) -> None:
@@ -402,7 +415,7 @@ class Role:
             return
         if link is not None and self.promotion.is_under_way:
             link.say_promoting(is_over=True)
-        self._follow_no_primary(is_independent)
+        self.follow_no_primary(is_independent)
 
     def _apply_arrived(self) -> None:
         """Apply what has arrived. CommandError if that takes longer, or the data here may be
@@ -416,17 +429,18 @@ class Role:
         if self.is_replica and self.receiver.is_wrong:
             raise CommandError(WRONG_DATA)
 
-    def _follow_no_primary(self, is_independent: bool = False) -> None:
+    def follow_no_primary(self, is_independent: bool = False) -> None:
         """Become a primary, with everything that has arrived; `is_independent`: without a word to
         the old primary. CommandError if the data in memory is not that on the disk: a frame could
         not be applied, or a full sync has failed at its end."""
         self._apply_arrived()
-        self.config.choose_primary("")
+        if self.terms is None:
+            self.config.choose_primary("")
         link = self.link
         if link is None:
             self.handover.clear()
             return
-        self._standing.link = None
+        self.standing.link = None
         self.upstream.forget()
         if not is_independent:
             link.say_promoted()
@@ -436,13 +450,13 @@ class Role:
             log.warning("it has appendonly off: no server can be its replica")
         link.log_missing()
         if self.receiver.is_changing:
-            self._standing.becomes_primary = True
+            self.standing.becomes_primary = True
         else:
             self._promote()
         self.promotion.end()
 
     def _promote(self) -> None:
-        self._standing.becomes_primary = False
+        self.standing.becomes_primary = False
         self.receiver.follow_clock(0)
         self.acceptance.note("")
         self.restrictions.begin_primary()
@@ -450,6 +464,8 @@ class Role:
         self.continue_clock()
         self.restrictions.update()
         self.executor.check_due()
+        if self.terms is not None:
+            self.terms.has_begun()
 
     # FAILOVER, and a handover
 
@@ -461,7 +477,7 @@ class Role:
     def _failover_abandoned(self, was_replica: bool) -> None:
         self.config.choose_primary("")  # REPLICAOF in a transaction may have set it
         if was_replica:
-            self._follow_no_primary()
+            self.follow_no_primary()
 
     def _take_over(self, name: bytes) -> None:
         """The primary of this server, whose newest line is `name`, asks it to become the primary
@@ -471,7 +487,7 @@ class Role:
         if not self.histories.newest or self.histories.newest.encode() != name:
             raise CommandError("ERR PSYNC FAILOVER replid must match my replid.")
         log.warning("a failover was requested by the primary")
-        self._follow_no_primary()
+        self.follow_no_primary()
 
     def _handover_changed(self) -> None:
         self.restrictions.update()
@@ -481,7 +497,7 @@ class Role:
         """The server that this one follows after its promotion is a replica of this one again."""
         assert self.link is not None
         log.warning("the promoted server %s follows this server again", self.link.address)
-        self._follow_no_primary(is_independent=True)
+        self.follow_no_primary(is_independent=True)
 
     # The data of a replica
 
@@ -497,12 +513,11 @@ class Role:
     def _received_message(self, channel: bytes, message: bytes, is_shard: bool) -> None:
         """The message goes to the subscribers here, and to the replicas of this server."""
         self.deliver(channel, message, is_shard=is_shard)
-        if self.feeds.by_client:
-            record = encode_message(channel, message, is_shard=is_shard)
-            self.feeds.publish(record, self.persistence.commits.last_seq, is_shard=is_shard)
+        self.feeds.publish(channel, message, self.persistence.commits.last_seq, is_shard=is_shard)
 
     def _data_replaced(self) -> None:
         """The frames here were replaced or cut back: the replicas of this server ask again."""
+        self.restrictions.hold_point.seq = 0
         self.feeds.drop_all("the data of this server was replaced")
         self.feeds.keep_backlog()
 
@@ -512,7 +527,7 @@ class Role:
             self.restrictions.update()
         elif not is_whole and self.executor.loading:
             log.critical("the data could not be loaded: restart this server")
-        elif self._standing.becomes_primary:
+        elif self.standing.becomes_primary:
             self._promote()
 
     # The side of a primary
@@ -521,8 +536,7 @@ class Role:
         """Pass a message to the replicas, after the data that the publisher may have seen."""
         if self.feeds.by_client and not self.is_replica:
             shown_seq = self.persistence.commits.last_seq + bool(len(self.executor.effects))
-            record = encode_message(channel, message, is_shard=is_shard)
-            self.feeds.publish(record, shown_seq, is_shard=is_shard)
+            self.feeds.publish(channel, message, shown_seq, is_shard=is_shard)
 
     def applied_on(self, seq: int) -> int:
         """The number of replicas that have applied this frame, with those that are a Redis."""
@@ -533,10 +547,11 @@ class Role:
         self.redis_feeds.acknowledge(client, offset)
         self.check_waits()
 
-    def acknowledge(self, client: Any, applied: int, synced: int, frame_bytes: int) -> None:
+    def acknowledge(self, client: Any, told: Acknowledged) -> None:
         feed = self.feeds.by_client.get(client.id)
-        if feed is not None:
-            feed.acknowledge(applied, synced, frame_bytes, self.machine.steady_clock())
+        if feed is not None and told.term == self.feeds.source.term:
+            now_ms = self.machine.steady_clock()
+            feed.acknowledge(told.applied, told.synced, told.frame_bytes, now_ms)
             self.check_waits()
             if self.failover.is_under_way:
                 self._loop.call_soon(self.failover.check_acknowledged)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
@@ -27,22 +28,33 @@ NOREPLICAS = "NOREPLICAS Not enough good replicas to write."
 class HoldPoint:
     """The frames that replicas have made durable, for replies that wait for replicas. `seq` is
     the last frame that enough replicas have on their disks. It never goes back: frames
-    stay on the disks of replicas that disconnect."""
+    stay on the disks of replicas that disconnect. In a shard, frames before `least`, the first one
+    of the primary's term, do not count alone: another election may lose them."""
 
     def __init__(self) -> None:
         self.seq = 0
+        self.least = 0
 
     def reach(self, seq: int) -> bool:
         """Advance to a frame; return whether that allows more replies to be sent."""
-        if seq <= self.seq:
+        if seq <= self.seq or seq < self.least:
             return False
         self.seq = seq
         return True
 
 
+class Confirming(Protocol):
+    """The restrictions of a member of a shard (`confirming`)."""
+
+    def update(self) -> None: ...
+    def acknowledged(self) -> None:
+        """A replica has acknowledged something."""
+
+
 @dataclass(eq=False, repr=False)
 class Restrictions:
-    """`update` sets them on the executor and the outbox, from the role as it is now."""
+    """`update` sets them on the executor and the outbox, from the role as it is now. `confirming`
+    does that in place of this object for a member of a shard."""
 
     config: Config
     persistence: Persistence
@@ -55,9 +67,13 @@ class Restrictions:
     # The log names refusals of a primary: not before its role is known, and not while it stops.
     reports: bool = field(default=False, init=False)
     _reported_lack: bool = field(default=False, init=False)
+    confirming: Confirming | None = field(default=None, init=False)
 
     def update(self) -> None:
         """Refuse the commands that the role forbids at present."""
+        if self.confirming is not None:
+            self.confirming.update()
+            return
         link = self.standing.link
         is_down = link is not None and not link.is_connected
         is_stale = is_down and not self.config.replica_serve_stale_data
@@ -77,6 +93,8 @@ class Restrictions:
         """This server becomes a primary: no replica has confirmed any of its frames. Replies that
         waited only for the disk here are sent, also if the loop is about to be told of a sync:
         Sentinel waits for the reply to its transaction before it gives this server replicas."""
+        if self.confirming is not None:
+            return
         outbox = self.executor.outbox
         if outbox.hold_point is None:
             outbox.durable(self.persistence.commits.on_disk_seq)
@@ -84,6 +102,9 @@ class Restrictions:
 
     def count_good_replicas(self) -> None:
         """Refuse writes while there are too few, and hold replies for as many as are wanted."""
+        if self.confirming is not None:
+            self.confirming.update()
+            return
         config, outbox = self.config, self.executor.outbox
         is_replica = self.standing.is_replica
         durable = 0 if is_replica else config.replicas_durable
@@ -115,6 +136,9 @@ class Restrictions:
 
     def replica_acknowledged(self) -> None:
         """A replica may have become good, or have more on its disk than before."""
+        if self.confirming is not None:
+            self.confirming.acknowledged()
+            return
         if self.config.replicas_durable and not self.standing.is_replica:
             self.release_replies()
         if self.executor.admission.lacks_replicas is not None:
@@ -132,6 +156,6 @@ class Restrictions:
     @property
     def safe_seq(self) -> int:
         """The last frame that replies may show."""
-        durable_seq = self.persistence.commits.durable_seq
-        held = self.executor.outbox.hold_point is not None
-        return min(durable_seq, self.hold_point.seq) if held else durable_seq
+        durable_seq: int = self.persistence.commits.durable_seq
+        hold_point = self.executor.outbox.hold_point
+        return durable_seq if hold_point is None else min(durable_seq, hold_point.seq)

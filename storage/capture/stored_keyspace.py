@@ -52,6 +52,8 @@ class StoredKeyspace:
             meta["clock"] = keyspace.recorded_promise_ms
         if keyspace.histories:
             meta["histories"] = [list(line) for line in keyspace.histories]
+        if keyspace.line_terms:
+            meta["terms"] = dict(keyspace.line_terms)
         if keyspace.source is not None:
             meta["source"] = keyspace.source._asdict()
         if keyspace.dropped_strings:
@@ -66,6 +68,7 @@ class StoredKeyspace:
         keyspace.has_ordering = keyspace.has_ordering or "ordering" in meta
         keyspace.note_promise(meta.get("clock", 0))
         keyspace.histories = tuple((name, first) for name, first in meta.get("histories", ()))
+        keyspace.line_terms = dict(meta.get("terms", {}))
         if "source" in meta:
             keyspace.source = Source(**meta["source"])
         keyspace.dropped_strings = {(db, key) for db, key in meta.get("dropped_strings", ())}

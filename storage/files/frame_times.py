@@ -3,7 +3,8 @@
 A frame with the effect TIME, and those after it up to the next one, were made in that second of the
 wall clock; there is at most one a second. The times are informative: frames are ordered by their
 numbers, and the clock may go back. Frames of earlier versions have no times. The effect HISTORY is
-in the first frame of a line of history. Both come before all others, HISTORY first.
+in the first frame of a line of history, with the term if a shard has one. Both come before all
+others, HISTORY first.
 
 Frames of earlier versions have both as RESP.
 """
@@ -18,15 +19,18 @@ TIME_BYTES_MAX = 48
 # What a frame may take in the journal besides the effects of its requests.
 FRAME_EXTRA_BYTES = FRAME_SIZE + TIME_BYTES_MAX
 
-_NUMBER = rb"\x01([\x80-\xff]{0,9}[\x00-\x7f])"
+_VARINT = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+_NUMBER = rb"\x01" + _VARINT
 _LINE_NAME = rb"\x2a[0-9a-f]{40}"
-_LINE = re.compile(rb"\*3\r\n\$7\r\nHISTORY\r\n|\x01\x02" + _LINE_NAME)
+_LINE = re.compile(rb"\*3\r\n\$7\r\nHISTORY\r\n|\x01[\x02\x03]" + _LINE_NAME)
 _RESP_BEGINNING = re.compile(
     rb"(?:\*3\r\n\$7\r\nHISTORY\r\n\$40\r\n[0-9a-f]{40}\r\n\$\d{1,2}\r\n\d+\r\n)?"
     rb"\*2\r\n\$4\r\nTIME\r\n\$\d{1,2}\r\n(\d+)\r\n"
 )
 _BEGINNING = re.compile(
-    rb"(?:\x01\x02" + _LINE_NAME + _NUMBER + rb")?\x02\x01" + _NUMBER, re.DOTALL
+    rb"(?:\x01[\x02\x03]" + _LINE_NAME + rb"(?:" + _NUMBER + rb"){1,2})?"
+    rb"\x02\x01\x01(" + _VARINT + rb")",
+    re.DOTALL,
 )
 
 
@@ -35,9 +39,12 @@ def encode_time(time_s: int) -> bytes:
     return b"%c\x01\x01" % TIME_CODE + _varint(time_s)
 
 
-def encode_line(name: bytes, seq: int) -> bytes:
-    """The effect that begins a line of history, with a name of 40 letters, in frame `seq`."""
-    return b"%c\x02\x2a" % HISTORY_CODE + name + b"\x01" + _varint(seq)
+def encode_line(name: bytes, seq: int, term: int = 0) -> bytes:
+    """The effect that begins a line of history, with a name of 40 letters, in frame `seq`. `term`:
+    that of the primary in its shard; 0: there is none."""
+    words = 3 if term else 2
+    line = b"%c%c\x2a" % (HISTORY_CODE, words) + name + b"\x01" + _varint(seq)
+    return line + b"\x01" + _varint(term) if term else line
 
 
 def begins_line(payload: bytes) -> bool:
@@ -51,7 +58,7 @@ def time_of(payload: bytes) -> int | None:
         found = _RESP_BEGINNING.match(payload)
         return None if found is None else int(found[1])
     found = _BEGINNING.match(payload)
-    return None if found is None else _number(found[2])
+    return None if found is None else _number(found[1])
 
 
 def _varint(number: int) -> bytes:

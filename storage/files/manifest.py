@@ -66,7 +66,8 @@ class Manifest(NamedTuple):
     no ID. Files with numbers below `since` may have version 1. Files with numbers below `replaced`
     do not count, whatever they have: the data was replaced by that of another server. `primary` is
     the address of the server that has accepted this one as its replica, "" if there is none. `node`
-    is the ID of the node of a cluster whose data this is, "" for any other server.
+    is the ID of the node of a cluster whose data this is, "" for any other server. `promised` is
+    the greatest term that this member of a shard has promised.
     """
 
     base: str | None
@@ -77,6 +78,7 @@ class Manifest(NamedTuple):
     replaced: int = 0
     primary: str = ""
     node: str = ""
+    promised: int = 0
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -98,6 +100,8 @@ class Manifest(NamedTuple):
             lines.append(f"primary {self.primary}")
         if self.node:
             lines.append(f"node {self.node}")
+        if self.promised:
+            lines.append(f"promised {self.promised}")
         if self.base is not None:
             lines.append(f"base {self.base}")
         lines += [f"journal {name}" for name in self.journals]
@@ -119,7 +123,7 @@ class Manifest(NamedTuple):
     def _from_lines(cls, lines: list[str], *, is_old: bool) -> "Manifest":
         base: str | None = None
         journals: list[str] = []
-        next_number = since = replaced = 0
+        next_number = since = replaced = promised = 0
         directory, primary, node = b"", "", ""
         offset = len(_TITLE) + 1
         for line in lines:
@@ -136,6 +140,8 @@ class Manifest(NamedTuple):
                 primary = value
             elif word == "node" and not is_old and _NODE.fullmatch(value):
                 node = value
+            elif word == "promised" and not is_old and value.isdigit():
+                promised = int(value)
             elif word == "base" and base is None and _BASE.fullmatch(value):
                 base = value
             elif word == "journal" and _JOURNAL.fullmatch(value):
@@ -145,7 +151,9 @@ class Manifest(NamedTuple):
             offset += len(line) + 1
         if not is_old and not directory:
             raise _damaged(len(_TITLE) + 1, "it has no directory ID")
-        return cls(base, tuple(journals), next_number, directory, since, replaced, primary, node)
+        return cls(
+            base, tuple(journals), next_number, directory, since, replaced, primary, node, promised
+        )
 
 
 def check_owner(manifest: Manifest, file: str, directory: bytes) -> None:

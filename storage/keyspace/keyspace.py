@@ -54,7 +54,8 @@ class Keyspace(KeyspaceCore):
     means that a stream has, or had, features that only TRESERVE and similar commands use.
     `expiry_log_ms` is the time from which an expired lease is logged again, and `missed_log_ms` the
     same for entries that were trimmed before a group read them. `histories` has the lines of
-    history to which the frames of the data belong, the oldest first; empty if unknown. `source` is
+    history to which the frames of the data belong, the oldest first; empty if unknown. `line_terms`
+    has the terms of those lines that a primary of a shard has begun. `source` is
     the position in the stream of a Redis if the data came from one, and `dropped_strings` the
     strings of that Redis, by database and key, whose values are not known here.
 
@@ -94,6 +95,7 @@ class Keyspace(KeyspaceCore):
         self.scheduled_max = SCHEDULED_MAX
         self.scheduled_max_bytes = SCHEDULED_MAX_BYTES
         self.histories: tuple[Line, ...] = ()
+        self.line_terms: dict[str, int] = {}
         self.source: Source | None = None
         self.dropped_strings: set[tuple[int, bytes]] = set()
         self.dead_letters = DeadLetterTotals()
@@ -135,12 +137,19 @@ class Keyspace(KeyspaceCore):
         self.dead_letters.places.clear()
         self.settling = []
         self.histories = ()
+        self.line_terms = {}
         self.source = None
         self.dropped_strings = set()
 
-    def begin_history(self, name: str, first_seq: int) -> None:
-        """The frames from this number on belong to another line of history. A server that follows a
-        Redis records its position again."""
+    def begin_history(self, name: str, first_seq: int, term: int = 0) -> None:
+        """The frames from this number on belong to another line of history, with the term of the
+        primary that begins it (0: none). A server that follows a Redis records its position
+        again."""
         self.source = None
         before = [line for line in self.histories if line[1] < first_seq]
         self.histories = (*before, (name, first_seq))[-HISTORIES_MAX:]
+        if term or self.line_terms:
+            terms = {**self.line_terms, name: term}
+            self.line_terms = {
+                line: terms[line] for line, _ in self.histories if terms.get(line, 0)
+            }

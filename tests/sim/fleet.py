@@ -61,6 +61,7 @@ class Fleet:
     module = "tests.sim.fleet"  # plays a seed again
     node_entries = 100  # in a block
     rings = 200, 2000, 1 << 20  # a small one leads to full syncs
+    node_class = FleetNode
 
     def __init__(self, seed: int, steps: int = STEPS) -> None:
         self.seed = seed
@@ -91,7 +92,8 @@ class Fleet:
             config = FleetConfig(
                 appendfsync=self.fsync, replicaof=primary, repl_backlog_size=self.ring_bytes
             )
-            self.nodes.append(FleetNode(self, index, FakeDisk(seed + index), config, self._own()))
+            disk = FakeDisk(seed + index)
+            self.nodes.append(self.node_class(self, index, disk, config, self._own()))
 
     def _own(self) -> random.Random:
         return random.Random(self.chance.getrandbits(64))
@@ -329,7 +331,8 @@ class Fleet:
                 one.cut()
                 one.ends.discard("replica" if node is one.replica else "primary")
         self.connections = [one for one in self.connections if one.ends or not one.is_cut]
-        again = self.nodes[node.index] = FleetNode(self, node.index, disk, node.config, self._own())
+        again = self.node_class(self, node.index, disk, node.config, self._own())
+        self.nodes[node.index] = again
         again.start()
         self.has_loaded(again)
         self.note("start", f"{node.index} at frame {again.persistence.commits.last_seq}")

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 load_table()
 
-LINE = re.compile(rb"\x01\x02\x2a[0-9a-f]{40}\x01[\x80-\xff]*[\x00-\x7f]")  # HISTORY id number
+# HISTORY id number [term]
+LINE = re.compile(rb"\x01[\x02\x03]\x2a[0-9a-f]{40}(?:\x01[\x80-\xff]*[\x00-\x7f]){1,2}")
 
 
 @dataclass

@@ -11,7 +11,7 @@ from tests.support.fakepersistence import HandLoop, HandWorker
 
 from millstream.server.durability.workers import Machine
 from millstream.server.replication.feeds import Feeds
-from millstream.server.replication.records import encode_frame
+from millstream.server.replication.records import encode_frame, encode_message
 from millstream.storage.files.disk import File
 from millstream.storage.files.manifest import Manifest
 
@@ -113,7 +113,7 @@ def test_a_link_that_ends_during_a_message_disturbs_no_other() -> None:
     for client in made.clients:
         client.feed.next_seq = 10
         client.transmit = lambda data, client=client: made.feeds.remove(client) or 0  # type: ignore
-    made.feeds.publish(b"record", 9)
+    made.feeds.publish(b"news", b"record", 9)
     assert len(made.feeds) == 0
 
 
@@ -122,9 +122,13 @@ def test_an_older_replica_gets_no_messages_of_shard_channels() -> None:
     for client in made.clients:
         client.feed.next_seq = 10
     made.clients[1].feed.takes_shard_messages = True
-    made.feeds.publish(b"shard", 9, is_shard=True)
-    made.feeds.publish(b"channel", 9)
-    assert [client.sent for client in made.clients] == [b"channel", b"shardchannel"]
+    made.feeds.publish(b"s", b"shard", 9, is_shard=True)
+    made.feeds.publish(b"c", b"channel", 9)
+    of_shard, of_all = (
+        encode_message(b"s", b"shard", is_shard=True),
+        encode_message(b"c", b"channel"),
+    )
+    assert [client.sent for client in made.clients] == [of_all, of_shard + of_all]
 
 
 def test_a_frame_is_sent_at_the_end_of_its_tick_without_a_turn() -> None:
@@ -146,11 +150,12 @@ def test_a_message_follows_the_frames_that_its_publisher_saw() -> None:
     made.frames.last_seq = made.frames.durable_seq = 10
     made.feeds.backlog.append(b"payload")
     late.feed._is_reading = True  # it reads older frames from the disk at present
-    made.feeds.publish(b"message", 10)
-    assert [early.sent, late.sent] == [b"message", b""]
+    made.feeds.publish(b"news", b"message", 10)
+    message = encode_message(b"news", b"message")
+    assert [early.sent, late.sent] == [message, b""]
     late.feed._is_reading = False
     made.feeds.pump()
-    assert [early.sent, late.sent] == [b"message", encode_frame(10, b"payload") + b"message"]
+    assert [early.sent, late.sent] == [message, encode_frame(10, b"payload") + message]
 
 
 def test_a_replica_that_has_connected_again_counts_once() -> None:

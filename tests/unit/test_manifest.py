@@ -28,6 +28,7 @@ manifests = st.builds(
     replaced=st.just(0),
     primary=st.just(""),
     node=st.just("") | st.binary(min_size=20, max_size=20).map(bytes.hex),
+    promised=st.integers(0, 2**40),
 )
 SMALL = Manifest("base-3.msnap", ("journal-3.log", "journal-4.log"), 5, bytes(range(16)), 4)
 

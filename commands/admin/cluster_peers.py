@@ -1,0 +1,122 @@
+"""CLUSTER PEER and PROMISE: what the nodes of a cluster on many machines ask each other.
+
+A connection of a node begins with PEER and the secret of the cluster. For others, PROMISE is an
+unknown subcommand.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from millstream.commands.admin.cluster import cluster_command
+from millstream.commands.admin.replication import FrameWaits, PositionWait
+from millstream.commands.runtime.arguments import Args
+from millstream.commands.runtime.context import Context, Session
+from millstream.commands.runtime.replies import OK, Wait
+from millstream.commands.table.containers import unknown_subcommand
+from millstream.errors import CommandError
+
+TERM_MAX = 2**63 - 1
+
+
+class LastFrame(NamedTuple):
+    """The last frame on the disk of a member: the term and the ID of its line of history, and its
+    number. Of two members, the one with the greater (term, number) has all that the other one has
+    confirmed."""
+
+    term: int
+    history: str
+    number: int
+
+
+class Peers(Protocol):
+    """The other nodes of the cluster (server/cluster/peers)."""
+
+    def admit(self, session: Session, secret: bytes) -> None:
+        """The client says that it is a node. CommandError if its secret is wrong."""
+
+    def knows(self, session: Session) -> bool:
+        """True if the client is a node."""
+
+    def promise(self, shard: bytes, term: int) -> None:
+        """Acknowledges no lower term from now on; CommandError if that is impossible."""
+
+    @property
+    def is_promise_stored(self) -> bool:
+        """True if the promise holds also after a restart."""
+
+    def standing(self) -> LastFrame:
+        """The last frame of this member; CommandError if it is not known."""
+
+
+class PeersNode(Protocol):
+    @property
+    def peers(self) -> Peers | None: ...
+
+
+class PeersHost(Protocol):
+    @property
+    def waits(self) -> FrameWaits: ...
+    @property
+    def cluster(self) -> PeersNode | None: ...
+
+
+def _peers(ctx: Context[PeersHost], args: Args) -> Peers:
+    """CommandError, as for an unknown subcommand, on a server that has no peers."""
+    node = ctx.server.cluster
+    if node is None or node.peers is None:
+        raise unknown_subcommand("CLUSTER", args[1])
+    return node.peers
+
+
+@cluster_command("PEER secret:string", "admin noscript loading dataless no_auth no_multi")
+def cluster_peer(ctx: Context[PeersHost], args: Args) -> object:
+    """An internal command between the nodes of a cluster.
+
+    The first request of a connection between nodes on several machines: the secret of the cluster.
+    The reply is OK."""
+    _peers(ctx, args).admit(ctx.session, args.take())
+    return OK
+
+
+class PromiseWait(PositionWait):
+    """PROMISE: until the promise is on the disk."""
+
+    def __init__(self, ctx: Context, peers: Peers) -> None:
+        super().__init__(ctx, 0)
+        self.peers = peers
+
+    def is_over(self) -> bool:
+        return self.peers.is_promise_stored
+
+    def timeout_reply(self, ctx: Context) -> object:
+        try:
+            last = self.peers.standing()
+        except CommandError as error:
+            return error
+        return [last.term, last.history.encode(), last.number]
+
+
+@cluster_command(
+    "PROMISE shard:string term:integer",
+    "admin noscript no_async_loading dataless blocking no_auth no_multi",
+)
+def cluster_promise(ctx: Context[PeersHost], args: Args) -> object:
+    """An internal command between the nodes of a cluster.
+
+    Sent by a node before an election: this member of the shard acknowledges nothing to the primary
+    of a lower term from now on. The reply, sent when that is on the disk, is the last frame on the
+    disk: the term of its line of history (0: none), the ID of that line, and the number.
+    """
+    peers = _peers(ctx, args)
+    if not peers.knows(ctx.session):
+        raise unknown_subcommand("CLUSTER", args[1])
+    shard, term = args.take(), args.take_int()
+    if not 0 < term <= TERM_MAX:
+        raise CommandError("ERR the number of a term is 1 or more")
+    peers.promise(shard, term)
+    waiting = PromiseWait(ctx, peers)
+    if not ctx.may_block or waiting.is_over():
+        return waiting.timeout_reply(ctx)
+    ctx.server.waits.add(waiting)
+    return Wait(waiting, 0)

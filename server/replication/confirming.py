@@ -1,0 +1,175 @@
+"""Confirming replies in a shard: those that a member sends, and the requests that it refuses.
+
+A reply is confirmed when no election loses what it shows. With N >= 1 (`durable`), that is when N
+other members have the frame on their disks, in the term of the primary and with its first frame.
+With N = 0, the primary confirms while it has its lease. The replicas hold their replies, too: the
+primary tells them the number of the last frame that is confirmed.
+
+Requests are refused with CLUSTERDOWN before they run while this server may not confirm; the reply
+of a request that has run is held.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
+from millstream.server.execution.executor import Executor
+from millstream.server.replication.feeds import Feeds
+from millstream.server.replication.link import Standing
+from millstream.server.replication.write_refusals import READONLY, HoldPoint
+
+log = logging.getLogger("millstream.replication")
+
+DOWN = "CLUSTERDOWN The cluster is down"
+ALL_FRAMES = 2**62  # a number above that of any frame
+
+
+class Lease:
+    """The hold of a primary without members that confirm: replies are sent before `until_ms` on the
+    steady clock."""
+
+    def __init__(self, steady_ms: Callable[[], int]) -> None:
+        self.until_ms = 0
+        self._steady_ms = steady_ms
+
+    @property
+    def is_valid(self) -> bool:
+        return self._steady_ms() < self.until_ms
+
+    @property
+    def seq(self) -> int:
+        """The last frame that replies may show now; read before each send."""
+        return ALL_FRAMES if self.is_valid else 0
+
+
+@dataclass(eq=False, repr=False)
+class Confirming:
+    """`durable`: the number of other members that must have a frame; None: no order has arrived.
+    `is_leading`: this server is the primary of a term, whose first frame is written."""
+
+    machine: Machine
+    persistence: Persistence
+    executor: Executor
+    feeds: Feeds
+    standing: Standing
+    hold_point: HoldPoint
+    node_timeout_ms: Callable[[], int]
+    _: KW_ONLY
+    durable: int | None = field(default=None, init=False)
+    is_leading: bool = field(default=False, init=False)
+    _is_down: bool = field(default=False, init=False)  # as the log says
+
+    def __post_init__(self) -> None:
+        self.lease = Lease(self.machine.steady_clock)
+
+    # Orders
+
+    def set_size(self, durable: int, members: frozenset[str]) -> None:
+        """`members` are the others, so far as this server knows them."""
+        self.durable = self.feeds.durable = durable
+        self.feeds.members = members
+
+    def prepare(self) -> None:
+        """This server becomes the primary. Frames of earlier terms are confirmed with its first
+        frame only."""
+        self.hold_point.least = ALL_FRAMES
+
+    def begin(self, first_seq: int) -> None:
+        """The first frame of the term is written."""
+        self.is_leading = True
+        self.hold_point.least = first_seq
+        self.feeds.source.confirmed_seq = self.hold_point.seq if self.durable else 0
+        self.update()
+        self._release()
+
+    def end(self) -> None:
+        """This server is not the primary any more."""
+        self.is_leading = False
+        self.feeds.source.term = self.feeds.source.confirmed_seq = 0
+        self.hold_point.least = 0
+
+    def extend_lease(self, until_ms: int) -> None:
+        self.lease.until_ms = until_ms
+        self.update()
+        self.executor.outbox.durable(self.persistence.commits.durable_seq)
+
+    # What may be confirmed
+
+    @property
+    def members(self) -> int:
+        """The number of other members with a recent acknowledgement in this term."""
+        return self.feeds.good_count(least_synced_seq=0, max_lag_ms=self.node_timeout_ms())
+
+    def may_confirm(self) -> bool:
+        """True if requests may run: their replies are probably sent soon."""
+        if not self.is_leading or self.durable is None:
+            return False
+        if self.durable:
+            has_first = self.hold_point.seq >= self.hold_point.least
+            return has_first and self.members >= self.durable
+        return not self.feeds.members or self.lease.is_valid
+
+    def _lacks_confirmations(self) -> bool:
+        """On a replica: true if a reply could have to wait until there is a primary."""
+        link, receiver = self.standing.link, self.standing.receiver
+        if self.durable is None or link is None or receiver.is_wrong:
+            return True
+        last_seq = self.persistence.commits.last_seq
+        return self.durable > 0 and self.hold_point.seq < last_seq and not link.is_connected
+
+    # The results
+
+    def update(self) -> None:
+        """Refuse what the role forbids at present, and hold what is not confirmed."""
+        outbox = self.executor.outbox
+        held_before, outbox.hold_point = outbox.hold_point, self._hold()
+        if held_before is not outbox.hold_point:
+            outbox.durable(self.persistence.commits.durable_seq)
+        admission = self.executor.admission
+        is_down = not self.may_confirm() if self.is_leading else self._lacks_confirmations()
+        stale = DOWN if is_down else None
+        admission.set_role(stale if self.is_leading else READONLY, stale)
+        admission.set_lack_of_replicas(None)
+        if is_down is not self._is_down:
+            self._is_down = is_down
+            self._report()
+
+    def _hold(self) -> HoldPoint | Lease | None:
+        if self.durable is None or self.durable > 0:
+            return self.hold_point
+        return self.lease if self.is_leading and self.feeds.members else None
+
+    def _report(self) -> None:
+        if self.is_leading and self._is_down:
+            log.warning(
+                "requests are refused with CLUSTERDOWN: this server may not confirm (members that"
+                " must acknowledge: %d, that do: %d)", self.durable, self.members,
+            )  # fmt: skip
+        elif self.is_leading:
+            log.warning("requests are accepted: this server may confirm")
+            self.executor.check_due()
+
+    def acknowledged(self) -> None:
+        """A replica has acknowledged something."""
+        if not self.is_leading:
+            return
+        if self.durable:
+            self._release()
+        if self._is_down:
+            self.update()
+
+    def _release(self) -> None:
+        """Send the replies that are confirmed now, and tell the replicas."""
+        if self.durable and self.hold_point.reach(self.feeds.nth_synced(self.durable)):
+            self.feeds.source.confirmed_seq = self.hold_point.seq
+            self.executor.outbox.durable(self.persistence.commits.durable_seq)
+            self.feeds.pump_if_any()
+
+    def confirmed(self, seq: int) -> None:
+        """On a replica: its primary says that the frames up to this one are confirmed."""
+        if self.hold_point.reach(seq):
+            self.executor.outbox.durable(self.persistence.commits.durable_seq)

@@ -1,0 +1,264 @@
+"""This server as a member of a shard: the terms in which it is the primary or a replica.
+
+A shard is a few servers with the same data. In each *term* at most one of them is its primary; who
+that is, and what the next term is, is decided elsewhere (server/cluster), which gives the orders.
+This module carries them out so that neither a late order nor an old primary can do harm:
+
+* A member promises terms. It acknowledges nothing to the primary of a lower term than it has
+  promised, also after a restart: the promise is in the data directory, and an acknowledgement or
+  an answer to `promise` is sent only once it is there.
+* The primary of a term writes its first frame at once, with the term in the effect HISTORY, and
+  confirms nothing before enough members have that frame (`Confirming`).
+* The records of a link and the acknowledgements name the term.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from millstream.commands.admin.cluster_peers import LastFrame
+from millstream.errors import CommandError
+from millstream.server.durability.persistence import Persistence
+from millstream.server.durability.workers import Machine
+from millstream.server.execution.executor import Executor
+from millstream.server.replication.accepting_primary import Acceptance
+from millstream.server.replication.confirming import Confirming
+from millstream.server.replication.feeds import Feeds
+from millstream.server.replication.history import Histories
+from millstream.server.replication.link import Link, LinkHooks, Standing, State
+from millstream.server.replication.link_connection import Connector
+from millstream.server.replication.receiver import Receiver
+from millstream.server.replication.resync import Resync
+from millstream.server.replication.write_refusals import Restrictions
+from millstream.storage.keyspace.keyspace import Keyspace
+
+log = logging.getLogger("millstream.replication")
+
+# A link that is refused for the moment, because an order has not arrived there yet, is retried.
+_AGAIN_S = 0.1
+
+
+class Parts(Protocol):
+    """The parts of replication, and the changes of the role (`role.Role`)."""
+
+    machine: Machine
+    keyspace: Keyspace
+    persistence: Persistence
+    executor: Executor
+    histories: Histories
+    acceptance: Acceptance
+    receiver: Receiver
+    standing: Standing
+    feeds: Feeds
+    restrictions: Restrictions
+    resync: Resync
+    link_hooks: LinkHooks
+
+    @property
+    def link(self) -> Link | None: ...
+    def take_link(self, host: str, port: int) -> Link:
+        """Become a replica; the link does not connect yet."""
+
+    def follow_no_primary(self, is_independent: bool) -> None:
+        """Become a primary."""
+
+
+class Terms:
+    """The orders to one member. `term` is that in which it is the primary (`is_leading`) or follows
+    one; 0: no order has arrived yet. `primary` is the node that it follows; "": none, or itself.
+
+    The methods raise CommandError when an order must not be carried out; nothing has changed then.
+    """
+
+    def __init__(
+        self, role: Parts, connector: Connector, node: str, node_timeout_ms: Callable[[], int]
+    ) -> None:
+        self.node = node
+        self.term = 0
+        self.primary = ""
+        self._role = role
+        self._persistence = role.persistence
+        self._histories = role.histories
+        self._acceptance = role.acceptance
+        self._source = role.feeds.source
+        self._connector = connector
+        connector.node = node
+        self._members: frozenset[str] = frozenset()
+        self.confirming = Confirming(
+            role.machine, role.persistence, role.executor, role.feeds, role.standing,
+            role.restrictions.hold_point, node_timeout_ms,
+        )  # fmt: skip
+        role.restrictions.confirming = self.confirming
+        role.resync.members = self
+        role.link_hooks = role.link_hooks._replace(
+            on_confirmed=self.confirming.confirmed, on_refused=self._refused
+        )
+
+    def start(self) -> None:
+        """The data is loaded: there is no order yet."""
+        self._stand()
+
+    # What others ask
+
+    @property
+    def is_leading(self) -> bool:
+        return self.confirming.is_leading
+
+    @property
+    def promised(self) -> int:
+        """The greatest term that was promised. Who has a frame of a term has promised that, too."""
+        return max(self._acceptance.promised, *self._persistent_terms())
+
+    def _persistent_terms(self) -> tuple[int, ...]:
+        return (0, *self._role.keyspace.line_terms.values())
+
+    @property
+    def is_promise_stored(self) -> bool:
+        """True if the promise holds also after a restart; it must not be told before."""
+        return self._acceptance.is_stored
+
+    def standing(self) -> LastFrame:
+        """The last frame on the disk. CommandError if the data here is not known well enough."""
+        self._refuse_doubt()
+        return self._last_frame()
+
+    def _last_frame(self) -> LastFrame:
+        seq = self._persistence.commits.on_disk_seq
+        name, term = self._histories.line_at(seq)
+        return LastFrame(term, name, seq)
+
+    def confirming_members(self) -> int:
+        """The number of other members with a recent acknowledgement in this term."""
+        return self.confirming.members if self.is_leading else 0
+
+    def may_confirm(self) -> bool:
+        """True if this server is the primary and may run requests of clients."""
+        return self.confirming.may_confirm()
+
+    def silence_ms(self) -> int | None:
+        """The time since the followed primary has sent something; None: it is not linked."""
+        link = self._role.link
+        if link is None or not link.is_connected:
+            return None
+        return self._role.machine.steady_clock() - link.heard_ms
+
+    # Orders
+
+    def promise(self, term: int) -> None:
+        """Acknowledge no lower term from now on, and lead none. `is_promise_stored` says when the
+        promise holds."""
+        self._refuse_lower(term)
+        self._refuse_doubt()
+        self._acceptance.note_promise(term)
+        if self.term < term:
+            self._stand()
+
+    def lead(self, term: int, members: Collection[str], durable: int) -> None:
+        """Be the primary of this term, with these members of the shard (with or without this one),
+        `durable` of which must confirm each frame besides this one. Again in the same term: only
+        the members and their number have changed."""
+        if self.is_leading and term == self.term:
+            self._set_size(members, durable)
+            self.confirming.update()
+            return
+        self.promise(term)
+        self._stand()
+        self._set_size(members, durable)
+        self.term = self._histories.term = term
+        self.primary = ""
+        self.confirming.prepare()
+        log.warning("this server is to be the primary of its shard in term %d", term)
+        self._role.follow_no_primary(is_independent=True)
+
+    def has_begun(self) -> None:
+        """This server is a primary. Its first frame follows at once, so that its term can be
+        confirmed, and with it the frames before."""
+        self._source.term = self.term
+        self._histories.require_line()
+        self.confirming.begin(self._persistence.commits.last_seq)
+
+    def follow(self, host: str, port: int, node: str, term: int, durable: int) -> None:
+        """Be a replica of this node, the primary of this term, which is a promise of the term, too.
+        `durable` as in `lead`."""
+        self._refuse_lower(term)
+        if self.is_leading and term == self.term:
+            raise CommandError(f"ERR this server is the primary of term {term}")
+        self._set_size(self._members, durable)
+        link = self._role.link
+        is_same = link is not None and (link.host, link.port) == (host, port)
+        if link is not None and is_same and term == self.term and link.state != State.STOPPED:
+            self.confirming.update()
+            return
+        self._acceptance.note_promise(term)
+        self._end_leading()
+        self.term = self._connector.term = term
+        self.primary = node
+        link = self._role.take_link(host, port)
+        log.warning("this server follows %s, the primary of term %d", link.address, term)
+        self._role.machine.scheduler.call_soon(link.connect)
+
+    def extend_lease(self, until_ms: int) -> None:
+        """With `durable` 0: this server may confirm until this time on the steady clock."""
+        self.confirming.extend_lease(until_ms)
+
+    def _set_size(self, members: Collection[str], durable: int) -> None:
+        self._members = frozenset(members) - {self.node}
+        self.confirming.set_size(durable, self._members)
+
+    def _refuse_lower(self, term: int) -> None:
+        if term < self.promised:
+            raise CommandError(f"ERR term {self.promised} was promised already")
+
+    def _refuse_doubt(self) -> None:
+        """CommandError if no frame's number says what the data here is: a choice by that number
+        could lose what is confirmed."""
+        receiver = self._role.receiver
+        if receiver.is_changing:
+            raise CommandError("LOADING the data of this server is being replaced")
+        if self._persistence.commits.on_disk_seq < 0:
+            raise CommandError("ERR the journal of this server does not work")
+        if receiver.is_wrong or not self._is_known(self._last_frame()):
+            raise CommandError("ERR the data of this server may be wrong or incomplete")
+
+    def _is_known(self, last: LastFrame) -> bool:
+        return last.history != "" or last.number == 0
+
+    def _end_leading(self) -> None:
+        self._histories.term = 0
+        self.confirming.end()
+
+    def _stand(self) -> None:
+        """Follow no primary, and lead no term."""
+        self._end_leading()
+        self.primary = ""
+        link = self._role.link
+        if link is None:
+            self._role.take_link("", 0).stop()
+        elif link.state is not State.STOPPED:
+            if not self._role.receiver.is_wrong:
+                self._role.receiver.apply_all()  # the more this server has, the better
+            link.stop()
+        self.confirming.update()
+
+    # Links
+
+    def check_member(self, node: str, term: int) -> None:
+        """CommandError if this server cannot have the node as a replica in this term."""
+        if not self.is_leading:
+            raise CommandError("NOMASTERLINK this server is not the primary of its shard")
+        if not node or not term:
+            raise CommandError("ERR only members of its shard can be replicas of this server")
+        if term != self.term:
+            raise CommandError(f"NOMASTERLINK this server is the primary of term {self.term}")
+
+    def _refused(self, text: str) -> bool:
+        link = self._role.link
+        if link is not None:
+            self._role.machine.scheduler.call_later(_AGAIN_S, self._connect_again, link)
+        return False
+
+    def _connect_again(self, link: Link) -> None:
+        if self._role.link is link:
+            link.connect()
