@@ -25,6 +25,7 @@ from millstream.client.core.words import word_bytes
 from millstream.client.errors import InvalidStream, refusal
 from millstream.client.word_packing import packed_command, packed_words
 from millstream.server_url import split_url
+from millstream.slot_routing import Address
 
 
 def check_url(url: Any) -> None:
@@ -108,6 +109,35 @@ def check_client(client: Any, kind: type) -> None:
     )
 
 
+def own_address(client: Any) -> Address:
+    """The host and the port of a client's server."""
+    kwargs = client.connection_pool.connection_kwargs
+    if "path" in kwargs:
+        return Address("127.0.0.1", 0)
+    return Address(str(kwargs.get("host", "localhost")), int(kwargs.get("port", 6379)))
+
+
+def node_client(home: Any, node: Address, kinds: Any) -> Any:
+    """A client of another node of a cluster, with the options of this one. `kinds` is the module
+    of the API with its classes. A Unix socket leads to one node only."""
+    pool = home.connection_pool
+    kind = pool.connection_class
+    options = {
+        name: value
+        for name, value in pool.connection_kwargs.items()
+        if not name.startswith(OF_ONE_POOL)
+    }
+    if options.pop("path", None) is not None:
+        kind = kinds.Connection
+    options |= {"host": node.host, "port": node.port}
+    own_pool = kinds.ConnectionPool(
+        connection_class=kind, max_connections=pool.max_connections, **options
+    )
+    made = type(home)(connection_pool=own_pool)
+    made.response_callbacks = home.response_callbacks
+    return made
+
+
 def timeout_s(client: Any) -> float:
     """The time that the client waits for a reply."""
     seconds = client.connection_pool.connection_kwargs.get("socket_timeout")
@@ -140,6 +170,17 @@ def waits_for_exec(pipeline: Any) -> bool:
     asyncio_flag = getattr(pipeline, "is_transaction", None)
     transaction = pipeline.transaction if asyncio_flag is None else asyncio_flag
     return bool(transaction) and not pipeline.watching
+
+
+def is_transaction(pipeline: Any) -> bool:
+    """True if a pipeline's commands are sent with MULTI and EXEC."""
+    asyncio_flag = getattr(pipeline, "is_transaction", None)
+    transaction = pipeline.transaction if asyncio_flag is None else asyncio_flag
+    return bool(transaction or pipeline.explicit_transaction)
+
+
+def watch_lost(cause: Exception) -> WatchError:
+    return WatchError(f"the keys are on another node now: begin again with WATCH ({cause})")
 
 
 def check_watch(pipeline: Any, connection: Any) -> None:
@@ -218,5 +259,7 @@ def socket_number(connection: Any) -> int | None:
     return None if sock is None else int(sock.fileno())
 
 
+OF_ONE_POOL = ("maint_", "oss_cluster_", "orig_", "himport_", "event_dispatcher")
+"""The beginnings of the options that a pool adds for itself."""
 OLD_POOL = int(redis.__version__.split(".")[0]) < 6
 """Until redis-py 5, a pool takes the name of the command."""

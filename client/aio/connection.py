@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, Literal, Self, overload
 
 import redis.asyncio
@@ -24,6 +25,12 @@ from millstream.client.aio.interruptible import (
 )
 from millstream.client.aio.letters import dead_letters as read_dead_letters
 from millstream.client.aio.letters import redrive as redrive_entries
+from millstream.client.aio.nodes import (
+    close_client,
+    execute_at_node,
+    execute_queued,
+    watch_at_node,
+)
 from millstream.client.aio.producer import producer as new_producer
 from millstream.client.aio.schedules import cancel as cancel_scheduled
 from millstream.client.aio.schedules import schedule as schedule_entry
@@ -90,6 +97,20 @@ class Pipeline(  # type: ignore[misc]  # asyncio: so is redis-py's own
     2
     """
 
+    home: Any
+    """The client that has made the pipeline."""
+
+    @classmethod
+    def of(cls, home: Any, transaction: bool, shard_hint: str | None) -> Self:
+        """A pipeline of a client.
+
+        >>> len(Pipeline.of(ms, True, None))
+        0
+        """
+        made = cls(home.connection_pool, home.response_callbacks, transaction, shard_hint)
+        made.home = home
+        return made
+
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         return self
@@ -103,14 +124,23 @@ class Pipeline(  # type: ignore[misc]  # asyncio: so is redis-py's own
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send the queued commands, and return their replies."""
         queued = self._begin()
+        send = super().execute
         try:
             redis_py.check_watch(self, self.connection)
-            replies: list[Any] = await super().execute(raise_on_error)
+            replies = await execute_queued(self, send, raise_on_error=raise_on_error)
         except ResponseError as error:
             raise self._refusal(error) from None
         finally:
             await self.reset()
         return self._replies(queued, replies)
+
+    async def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send one command at once: WATCH, or one after it."""
+        base: Any = super()
+        if self.connection is not None:
+            return await base.immediate_execute_command(*args, **options)
+        send = partial(base.immediate_execute_command, *args, **options)
+        return await watch_at_node(self, send, args)
 
 
 class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
@@ -119,8 +149,7 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
     """A `redis.asyncio.Redis` that also has the commands of millstream, streams, writers,
     consumers and workers.
 
-    Reads are repeated after a broken connection. A write is sent once: if its reply is lost, the
-    ConnectionError reports it, and a Writer is the way to repeat it.
+    Reads are repeated after a broken connection. A write is sent once; a Writer repeats it safely.
     All tasks of one event loop may share a client: the loop that used it first.
 
     >>> await ms.set("greeting", "hello"), await ms.get("greeting")
@@ -143,7 +172,7 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send one command as words, and return redis-py's form of the reply."""
-        return await execute(self, super().execute_command, args, options)
+        return await execute(self, args, options)
 
     async def _ask(self, command: Command[R]) -> R:
         return await ask(self, command)
@@ -158,8 +187,9 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
         >>> info["last-id"] == new
         True
         """
-        return Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        return Pipeline.of(self, transaction, shard_hint)
 
+    aclose = close_client
     stream = new_stream
     writer = new_writer
     producer = new_producer
@@ -172,15 +202,14 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
     dead_letters = read_dead_letters
 
 
-async def execute(client: Any, send: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:
-    """Send a command with `send`, which is redis-py's. A read is repeated after a broken
-    connection."""
+async def execute(client: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:
+    """Send a command. A read is repeated after a broken connection."""
     if wait_s := block_s(words):
         options["wait_s"] = wait_s
     repeats = ReadRepeats(is_read(words))
     while True:
         try:
-            return await send(*words, **options)
+            return await execute_at_node(client, words, options)
         except (RedisConnectionError, ResponseError) as error:
             if is_too_long(error, words):
                 await _check_length(client, words)

@@ -9,6 +9,7 @@ from typing import Any
 from millstream.client import redis_py
 from millstream.client.aio.concurrency import Waker
 from millstream.client.aio.interruptible import make_interruptible, more_time
+from millstream.client.aio.nodes import perform_at_nodes
 from millstream.client.aio.shared_connection import SharedConnection, reply_of
 from millstream.client.core.sharing import may_share
 from millstream.client.core.steps import Answer, Ask
@@ -36,6 +37,9 @@ class Lanes:
         return cls(shares=True)
 
     async def _perform(self, ask: Ask) -> Answer:
+        return await perform_at_nodes(ask, self._perform_at)
+
+    async def _perform_at(self, ask: Ask) -> Answer:
         if self._shares and may_share(ask):
             return await SharedConnection.of(ask.server.client).perform(ask)
         return await perform(ask)

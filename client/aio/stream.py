@@ -15,6 +15,7 @@ from millstream.client.aio.running import Runner
 from millstream.client.codecs import A, Codec
 from millstream.client.core import position as positions
 from millstream.client.core.argument_checks import function
+from millstream.client.core.cluster_nodes import placed
 from millstream.client.core.deadlines import check_block
 from millstream.client.core.follower import Follower
 from millstream.client.core.options import BATCH, MAX_WAIT_S, Options
@@ -64,7 +65,8 @@ class Stream(Reader[V]):
         self._create = options.create
         self._closed = False
         self._runner = Runner(client, function("on_event", on_event))
-        servers = Servers(client, resolve, lambda made: check_client(made, redis.asyncio.Redis))
+        check = partial(check_client, kind=redis.asyncio.Redis)
+        servers = Servers(client, resolve, check, placed)
         for shard in self._shards:
             servers.of(shard)
         self._follower = Follower(servers, options, time.monotonic, time.time)

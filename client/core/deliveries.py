@@ -19,7 +19,7 @@ from millstream.client.core.deadlines import WAIT_MAX_S, Patience, Stops, block_
 from millstream.client.core.group_place import GroupPlace
 from millstream.client.core.options import CONSUMER_BATCH
 from millstream.client.core.position import group_start
-from millstream.client.core.repeating import Repeater, lost, repeated
+from millstream.client.core.repeating import Repeater, lost, not_served, repeated
 from millstream.client.core.requests import GroupWords
 from millstream.client.core.servers import ServerState
 from millstream.client.core.steps import Answer, Ask, Call, Clock, Steps, Wait
@@ -264,15 +264,17 @@ class Deliveries:
         for answer in answers:
             if answer.ask not in self._server.in_flight:
                 continue
-            if answer.error is None:
+            error = answer.error or not_served(answer)
+            if error is None:
                 self._take_replies(answer)
                 continue
-            self._server.failed(answer.ask, answer.error, self._now())
+            self._server.failed(answer.ask, error, self._now())
             self._again = None  # found out again: the server may be back without its data
             since_s = self._server.failing_since_s
             assert since_s is not None
-            if not lost(answer.error) or self._now() - since_s >= self._retry_for_s:
-                raise answer.error
+            waits = lost(error) or answer.error is None
+            if not waits or self._now() - since_s >= self._retry_for_s:
+                raise error
 
     def _take_replies(self, answer: Answer) -> None:
         refusal = next((r for r in answer.replies if isinstance(r, ResponseError)), None)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from heapq import heapreplace
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import MovedError, ResponseError
 
 from millstream.client.codecs import InvalidRecord
 from millstream.client.core import requests
@@ -21,7 +21,7 @@ from millstream.client.core.opening import open_lineage
 from millstream.client.core.options import Options
 from millstream.client.core.packed_token import TokenPacker
 from millstream.client.core.position import Start
-from millstream.client.core.repeating import lost, repeated
+from millstream.client.core.repeating import lost, not_served, repeated
 from millstream.client.core.servers import ServerState
 from millstream.client.core.shard_order import Info, Servers, ShardOrder
 from millstream.client.core.shards import Shard, ShardState, shard_name
@@ -321,7 +321,14 @@ class Follower:
             assert isinstance(server, ServerState)
             if answer.ask not in server.in_flight:
                 continue
-            if answer.error is None:
+            refused = not_served(answer)
+            if isinstance(refused, MovedError) and self._lineage.place_again():
+                server.answered(answer.ask)
+                self._asking.held.reset()
+            elif refused is not None:
+                if server.failed(answer.ask, refused, self._now()):
+                    self.events.append(Disconnected(self._names_on(server), refused))
+            elif answer.error is None:
                 self._take_replies(answer)
                 if server.answered(answer.ask):
                     self._counts["reconnects"] += 1

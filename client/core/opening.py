@@ -48,7 +48,7 @@ class Opening:
         """Every shard that was looked up, and its TINFO; None if the key does not exist."""
         self.lineage = ShardOrder(tuple(self.listed), servers)
         for name, shard in self.listed.items():
-            self.lineage.names[servers.of(shard), text(shard.key)] = name
+            self.lineage.names[servers.of(shard).whole, text(shard.key)] = name
 
     # ------------------------------------------------------------ an end or a time
 

@@ -9,6 +9,7 @@ from redis.exceptions import (
     AuthenticationError,
     ClusterDownError,
     MasterDownError,
+    MovedError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
@@ -19,7 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client.core import requests
-from millstream.client.core.steps import Ask, Call, Clock, Command, Sleep, Steps, Together
+from millstream.client.core.steps import Answer, Ask, Call, Clock, Command, Sleep, Steps, Together
 from millstream.client.core.words import check_length, is_long
 
 R = TypeVar("R")
@@ -32,13 +33,8 @@ LIMIT_TRIES = 2
 READ_FIRST_S = 0.02
 TEMPORARY = ("MISCONF", "STALLED", "NOREPLICAS", "BUSY ")
 """Codes of errors that may end."""
-TEMPORARY_CLASSES = (
-    ClusterDownError,
-    MasterDownError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    TryAgainError,
-)
+NOT_SERVED = (ClusterDownError, MovedError, TryAgainError)
+TEMPORARY_CLASSES = (*NOT_SERVED, MasterDownError, OutOfMemoryError, ReadOnlyError)
 """Others, whose codes redis-py leaves out."""
 
 
@@ -50,6 +46,12 @@ def lost(error: BaseException) -> bool:
     if isinstance(error, AuthenticationError):
         return False
     return isinstance(error, (RedisConnectionError, RedisTimeoutError))
+
+
+def not_served(answer: Answer) -> Exception | None:
+    """The error of a node of a cluster that does not serve the keys of an ask: another one does,
+    now or soon."""
+    return next((reply for reply in answer.replies if isinstance(reply, NOT_SERVED)), None)
 
 
 def is_temporary(error: BaseException) -> bool:

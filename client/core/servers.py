@@ -16,6 +16,8 @@ class ServerState:
     """One server. `client` is the connection, an opaque value for the core."""
 
     client: Hashable
+    whole: Hashable = None
+    """The server or cluster of which each key is one stream: another client, if this is a node."""
     in_flight: list[Ask] = field(default_factory=list)
     cause: Exception | None = None
     """The error of the last ask; None if it was answered."""
@@ -23,6 +25,10 @@ class ServerState:
     retry_at_s: float = 0.0
     last_ask_s: float = float("-inf")
     failures: int = 0
+
+    def __post_init__(self) -> None:
+        if self.whole is None:
+            self.whole = self.client
 
     @property
     def failing(self) -> bool:

@@ -7,7 +7,7 @@ its parents in this stream have been read.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -35,17 +35,21 @@ class Servers:
         default: Any,
         resolve: Resolve | None,
         check: Callable[[Any], None] = lambda client: None,
+        place: Callable[[Any, Any], tuple[Any, Any]] = lambda client, key: (client, client),
     ) -> None:
+        """`place` finds the node of a key in a cluster, and the whole cluster."""
+        self._place = place
         self._default = default
         self._resolve: Resolve | None = function("resolve", resolve)
         self._check = check
         self._states: dict[Any, ServerState] = {}
 
     def of(self, shard: Shard) -> ServerState:
-        client = self._default if shard.client is None else shard.client
+        given = self._default if shard.client is None else shard.client
+        client, whole = self._place(given, shard.key)
         if client not in self._states:
             self._check(client)
-            self._states[client] = ServerState(client)
+            self._states[client] = ServerState(client, whole)
         return self._states[client]
 
     def child(self, key: str, parent: Shard) -> Shard:
@@ -99,8 +103,8 @@ class ShardOrder:
     """TINFO of children that exist and were not opened yet."""
     before: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """For shards that are done: the names of the shards before them."""
-    names: dict[tuple[ServerState, str], str] = field(default_factory=dict)
-    """The names of shards by server and key."""
+    names: dict[tuple[Hashable, str], str] = field(default_factory=dict)
+    """The names of shards by server, or cluster, and key."""
     keys: dict[str, str] = field(default_factory=dict)
     """For children with a name of their own: the name that their parent has for them."""
     carried: dict[str, tuple[Place, list[Gap]]] = field(default_factory=dict)
@@ -127,7 +131,7 @@ class ShardOrder:
         shard = self.servers.child(key, parent)
         if name is None:
             name = shard_name(shard)
-        place = self.servers.of(shard), text(shard.key)
+        place = self.servers.of(shard).whole, text(shard.key)
         if place not in self.names:
             if name in self.names.values():
                 name = f"{key}@{shard_name(parent)}"
@@ -201,7 +205,7 @@ class ShardOrder:
         if found is None:
             return False
         moved = Shard(found.key, found.client, name)
-        place = self.servers.of(moved), text(moved.key)
+        place = self.servers.of(moved).whole, text(moved.key)
         if place in self.names:
             return False  # where it was, or another shard of this stream
         self.names[place] = name
@@ -216,9 +220,18 @@ class ShardOrder:
         """The names of the parents that are in this stream and not read to their end."""
         found = set()
         for parent in map(text, info.get("parents", ())):
-            name = self.names.get((server, parent), parent)
+            name = self.names.get((server.whole, parent), parent)
             found |= {other for other in (name, parent) if other in self.states}
         return found
+
+    def place_again(self) -> bool:
+        """A node of a cluster has refused a shard: ask the nodes that serve the shards now. False
+        if all are where they were."""
+        places = {name: self.servers.of(state.shard()) for name, state in self.states.items()}
+        moved = [name for name, place in places.items() if self.states[name].server is not place]
+        for name in moved:
+            self.states[name].server = places[name]
+        return bool(moved)
 
     # ------------------------------------------------------------ replacing
 
@@ -263,7 +276,7 @@ class ShardOrder:
         del self.states[state.name]
         self.done[state.name] = names
         self.before[state.name] = tuple(
-            self.names.get((state.server, parent), parent) for parent in state.named_parents
+            self.names.get((state.server.whole, parent), parent) for parent in state.named_parents
         )
         self.end = max(self.end, state.fetched)
         floor = state.settled_up_to
@@ -295,7 +308,7 @@ class ShardOrder:
     def add(self, state: ShardState) -> None:
         state.until = self.until
         self.states[state.name] = state
-        self.names[state.server, text(state.key)] = state.name
+        self.names[state.server.whole, text(state.key)] = state.name
 
     def start_after(self, state: ShardState) -> ID:
         """The beginning of a shard's child, or of a new stream with the shard's key."""

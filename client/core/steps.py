@@ -62,6 +62,8 @@ class Ask:
     commands: Sequence[Command[Any]]
     about: object = None
     started_s: float = 0.0
+    moves: int = 0
+    """How often the nodes of a cluster have named another node."""
     wait_s: float = field(init=False)
     """The time that the server may wait before it has replied to all commands."""
 

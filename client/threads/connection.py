@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, Literal, Self, overload
 
 import redis
@@ -33,6 +34,12 @@ from millstream.client.threads.interruptible import (
 )
 from millstream.client.threads.letters import dead_letters as read_dead_letters
 from millstream.client.threads.letters import redrive as redrive_entries
+from millstream.client.threads.nodes import (
+    close_client,
+    execute_at_node,
+    execute_queued,
+    watch_at_node,
+)
 from millstream.client.threads.producer import producer as new_producer
 from millstream.client.threads.schedules import cancel as cancel_scheduled
 from millstream.client.threads.schedules import schedule as schedule_entry
@@ -89,6 +96,20 @@ class Pipeline(ClientBase, QueuedCommands, redis.client.Pipeline, Generic[T]):
     2
     """
 
+    home: Any
+    """The client that has made the pipeline."""
+
+    @classmethod
+    def of(cls, home: Any, transaction: bool, shard_hint: str | None) -> Self:
+        """A pipeline of a client.
+
+        >>> len(Pipeline.of(ms, True, None))
+        0
+        """
+        made = cls(home.connection_pool, home.response_callbacks, transaction, shard_hint)
+        made.home = home
+        return made
+
     def __enter__(self) -> Self:
         super().__enter__()
         return self
@@ -102,22 +123,30 @@ class Pipeline(ClientBase, QueuedCommands, redis.client.Pipeline, Generic[T]):
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send the queued commands, and return their replies."""
         queued = self._begin()
+        send = super().execute
         try:
             redis_py.check_watch(self, self.connection)
-            replies: list[Any] = super().execute(raise_on_error)
+            replies = execute_queued(self, send, raise_on_error=raise_on_error)
         except ResponseError as error:
             raise self._refusal(error) from None
         finally:
             self.reset()
         return self._replies(queued, replies)
 
+    def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send one command at once: WATCH, or one after it."""
+        base: Any = super()
+        if self.connection is not None:
+            return base.immediate_execute_command(*args, **options)
+        send = partial(base.immediate_execute_command, *args, **options)
+        return watch_at_node(self, send, args)
+
 
 class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
     """A `redis.Redis` that also has the commands of millstream, streams, writers,
     consumers and workers.
 
-    Reads are repeated after a broken connection. A write is sent once: if its reply is lost, the
-    ConnectionError reports it, and a Writer is the way to repeat it.
+    Reads are repeated after a broken connection. A write is sent once; a Writer repeats it safely.
     Any thread may use a client.
 
     >>> ms.set("greeting", "hello"), ms.get("greeting")
@@ -140,7 +169,7 @@ class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send one command as words, and return redis-py's form of the reply."""
-        return execute(self, super().execute_command, args, options)
+        return execute(self, args, options)
 
     def _ask(self, command: Command[R]) -> R:
         return ask(self, command)
@@ -155,8 +184,9 @@ class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
         >>> info["last-id"] == new
         True
         """
-        return Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        return Pipeline.of(self, transaction, shard_hint)
 
+    close = close_client
     stream = new_stream
     writer = new_writer
     producer = new_producer
@@ -169,15 +199,14 @@ class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
     dead_letters = read_dead_letters
 
 
-def execute(client: Any, send: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:
-    """Send a command with `send`, which is redis-py's. A read is repeated after a broken
-    connection."""
+def execute(client: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:
+    """Send a command. A read is repeated after a broken connection."""
     if wait_s := block_s(words):
         options["wait_s"] = wait_s
     repeats = ReadRepeats(is_read(words))
     while True:
         try:
-            return send(*words, **options)
+            return execute_at_node(client, words, options)
         except (RedisConnectionError, ResponseError) as error:
             if is_too_long(error, words):
                 _check_length(client, words)

@@ -11,16 +11,19 @@ from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from redis.exceptions import ResponseError
+from redis.exceptions import MovedError, ResponseError
 
 from millstream.client import redis_py
+from millstream.client.core.cluster_nodes import ClusterNodes, first_moved
 from millstream.client.core.sharing import may_share
 from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
 from millstream.client.threads.concurrency import Waker
 from millstream.client.threads.interruptible import make_interruptible
+from millstream.client.threads.nodes import learn, perform_at_nodes, renew
 from millstream.client.threads.probing import Probe
 from millstream.client.threads.shared_connection import ANSWERS, Loan, SharedConnection, reply_of
+from millstream.slot_routing import MOVES_MAX
 
 WAIT_MAX_S = 3600.0
 """The core waits again. The system cannot wait for any length of time."""
@@ -36,7 +39,7 @@ class Connections:
         self._idle: dict[Any, Any] = {}
         self._writers: WeakSet[Lanes] | None = None
         """Those that share it."""
-        self.of_threads: SharedConnection | None = None
+        self._of_threads: dict[Any, SharedConnection] = {}
 
     @classmethod
     def shared(cls, client: Any) -> Connections:
@@ -48,13 +51,19 @@ class Connections:
         if found is None:
             made = cls()
             made._writers = WeakSet()
-            made.of_threads = SharedConnection(made)
             found = by_process.setdefault(process, made)  # another thread may be first
             for number in [number for number in list(by_process) if number != process]:
                 parent = by_process.pop(number, None)
                 if parent is not None:
                     parent._idle.clear()
         return found
+
+    def of_threads(self, client: Any) -> SharedConnection | None:
+        """The connection to this client's server that threads share, if they do."""
+        if self._writers is None:
+            return None
+        found = self._of_threads.get(client)
+        return found or self._of_threads.setdefault(client, SharedConnection(self))
 
     def join(self, writer: Lanes) -> None:
         assert self._writers is not None
@@ -141,31 +150,35 @@ class Lanes:
 
     def start(self, ask: Ask) -> None:
         """Send the commands. An error becomes the answer."""
-        if self._may_hang(ask.server):
-            probe = Probe.of(ask.server.client)
+        client = client_of(ask)
+        if self._may_hang(ask.server, client):
+            probe = Probe.of(client)
             if probe is not None:
                 self._probes[ask] = probe
                 return
         self._start(ask)
 
-    def _may_hang(self, server: Any) -> bool:
+    def _may_hang(self, server: Any, client: Any) -> bool:
         """True if connecting might take long: a new connection is needed, and the server fails or
         has an ask to answer."""
-        if server.client in self._connections:
+        if client in self._connections:
             return False
         if server.failing:
             return True
-        asked = any(ask.server is server for ask in self._in_flight)
-        return asked and not redis_py.has_spare(server.client)
+        asked = any(loan.client is client for loan in self._in_flight.values())
+        return asked and not redis_py.has_spare(client)
 
     def _start(self, ask: Ask) -> None:
-        self._in_flight[ask] = loan = Loan(ask.server.client)
+        self._in_flight[ask] = loan = Loan(client_of(ask))
         try:
             self._send(ask, loan)
         except ANSWERS as error:
             self._finish(ask, Answer(ask, error=error))
 
     def _finish(self, ask: Ask, answer: Answer) -> None:
+        nodes = ClusterNodes.of(ask.server.client)
+        if nodes is not None and answer.error is not None:
+            nodes.note_failed()
         self._finished.append(answer)
         self._give_up(ask)
 
@@ -265,7 +278,10 @@ class Lanes:
 
     def _perform(self, ask: Ask) -> Answer:
         """Send one ask and receive its replies, without looking at those in flight."""
-        shared = self._connections.of_threads
+        return perform_at_nodes(ask, self._perform_at)
+
+    def _perform_at(self, ask: Ask) -> Answer:
+        shared = self._connections.of_threads(ask.server.client)
         # A signal handler could raise in the main thread, and leave the other ones without replies.
         if shared is not None and may_share(ask) and not is_main_thread():
             return shared.perform(ask)
@@ -321,7 +337,21 @@ class Lanes:
             answer = self._read(ask, loan)
         except ANSWERS as error:
             answer = Answer(ask, error=error)
-        self._finish(ask, answer)
+        if first_moved(answer) is not None:
+            self._follow(ask, answer)
+        else:
+            self._finish(ask, answer)
+
+    def _follow(self, ask: Ask, answer: Answer) -> None:
+        """A node of a cluster has named another one: send there what it has not run."""
+        self._give_up(ask)
+        nodes = learn(ask.server.client, first_moved(answer))
+        none_ran = all(isinstance(reply, MovedError) for reply in answer.replies)
+        if none_ran and ask.moves < MOVES_MAX and nodes.is_for_one(ask):
+            ask.moves += 1
+            self._start(ask)
+        else:
+            self._finish(ask, perform_at_nodes(ask, self._perform_at, answer))
 
     def _go_on_with(self, ask: Ask) -> None:
         """The server of a probe did something."""
@@ -330,7 +360,7 @@ class Lanes:
             answers = probe.proceed()
         except OSError as error:
             probe.close()
-            cause = redis_py.failed_connection(ask.server.client, error)
+            cause = redis_py.failed_connection(probe.client, error)
             self._finished.append(Answer(ask, error=cause))
             return
         if answers:
@@ -340,9 +370,8 @@ class Lanes:
             self._probes[ask] = probe
 
     def _read(self, ask: Ask, loan: Loan) -> Answer:
-        client = ask.server.client
         replies = [
-            redis_py.read_value(client, command, reply_of(loan.connection))
+            redis_py.read_value(loan.client, command, reply_of(loan.connection))
             for command in ask.commands
         ]
         loan.complete = True
@@ -356,8 +385,18 @@ class Lanes:
         for ask, probe in list(self._probes.items()):
             if now_s >= probe.deadline_s and not probe.try_next():
                 self._probes.pop(ask).close()
-                error = redis_py.timed_out(ask.server.client)
+                error = redis_py.timed_out(probe.client)
                 self._finished.append(Answer(ask, error=error))
+
+
+def client_of(ask: Ask) -> Any:
+    """The client of the server that an ask goes to."""
+    client: Any = ask.server.client
+    nodes = ClusterNodes.of(client)
+    if nodes is None:
+        return client
+    renew(nodes)
+    return nodes.of_command(ask.commands[0])
 
 
 def is_main_thread() -> bool:

@@ -25,15 +25,14 @@ class Probe:
     """Connection attempts to the addresses of a server, one after another. `number` and `events`
     are for `poll`, `deadline_s` is when the attempt of now ends."""
 
-    def __init__(
-        self, addresses: Sequence[tuple[int, Any]], timeout_s: float, encrypted: bool
-    ) -> None:
+    def __init__(self, client: Any, addresses: Sequence[tuple[int, Any]], encrypted: bool) -> None:
         """Of an encrypted connection, all that can be seen is that it can be made."""
+        self.client = client
         self.number = -1
         self.events = select.POLLOUT
         self.deadline_s = 0.0
         self._addresses = iter(addresses)
-        self._timeout_s = timeout_s
+        self._timeout_s = redis_py.timeout_s(client)
         self._encrypted = encrypted
         self._sock: socket.socket | None = None
 
@@ -42,7 +41,7 @@ class Probe:
         """A probe of a client's server; None if no address is known in advance, or none can be
         tried: redis-py says why."""
         addresses, encrypted = redis_py.socket_addresses(client)
-        probe = cls(addresses, redis_py.timeout_s(client), encrypted)
+        probe = cls(client, addresses, encrypted)
         return probe if probe.try_next() else None
 
     def try_next(self) -> bool:

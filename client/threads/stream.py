@@ -13,6 +13,7 @@ import redis
 from millstream.client.codecs import A, Codec
 from millstream.client.core import position as positions
 from millstream.client.core.argument_checks import function
+from millstream.client.core.cluster_nodes import placed
 from millstream.client.core.deadlines import check_block
 from millstream.client.core.follower import Follower
 from millstream.client.core.options import BATCH, MAX_WAIT_S, Options
@@ -62,7 +63,8 @@ class Stream(Reader[V]):
         self._create = options.create
         self._closed = False
         self._runner = Runner(client, function("on_event", on_event))
-        servers = Servers(client, resolve, lambda made: check_client(made, redis.Redis))
+        check = partial(check_client, kind=redis.Redis)
+        servers = Servers(client, resolve, check, placed)
         for shard in self._shards:
             servers.of(shard)
         self._follower = Follower(servers, options, time.monotonic, time.time)

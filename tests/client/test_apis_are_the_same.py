@@ -50,6 +50,8 @@ def own(kind: type) -> dict[str, Any]:
     for base in reversed(kind.__mro__):
         if base.__module__.startswith("millstream.client"):
             found |= {name: value for name, value in vars(base).items() if name[0] != "_"}
+    if "aclose" in found:  # as redis-py calls it
+        found["close"] = found.pop("aclose")
     return found
 
 

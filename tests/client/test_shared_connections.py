@@ -235,7 +235,7 @@ def test_threads_get_the_replies_to_their_own_requests(
     proxy.cutting = (0, 12_000)
     answered = 0
     with connect(proxy.url, timeout=5.0) as ms, ThreadPoolExecutor(20) as pool:
-        shared = Connections.shared(ms).of_threads
+        shared = Connections.shared(ms).of_threads(ms)
         assert shared is not None
 
         def ask(number: int) -> int:
@@ -260,7 +260,7 @@ def test_threads_get_the_replies_to_their_own_requests(
 def answers_by_threads(url: str, stop: Callable[[], None], go_on: Callable[[], None]) -> list[Any]:
     """The answers to 20 requests before the server hangs, while it hangs, and after that."""
     with connect(url, timeout=0.5) as ms, ThreadPoolExecutor(20) as pool:
-        shared = Connections.shared(ms).of_threads
+        shared = Connections.shared(ms).of_threads(ms)
         assert shared is not None
 
         def ask_all() -> list[Answer]:
@@ -318,7 +318,7 @@ def test_threads_wait_for_one_failed_connection_together(
     server.signal(signal.SIGSTOP)
     try:
         with connect(url_of(server), timeout=0.5) as ms, ThreadPoolExecutor(20) as pool:
-            shared = Connections.shared(ms).of_threads
+            shared = Connections.shared(ms).of_threads(ms)
             assert shared is not None
             answers = list(pool.map(lambda n: shared.perform(echo(ms, str(n))), range(20)))
             assert all(isinstance(answer.error, RedisTimeoutError) for answer in answers)

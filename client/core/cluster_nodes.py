@@ -1,0 +1,201 @@
+"""The nodes of a cluster, as clients, and the one that each request goes to.
+
+A client of one node gets MOVED for the keys of another one. Then it reads the map of the cluster,
+and from there on each request goes to the node of its first key. A client of a single server never
+gets MOVED, and has no nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from redis.exceptions import ClusterCrossSlotError, MovedError
+
+from millstream.client.core.reads_and_waits import sent_words
+from millstream.client.core.steps import Answer, Ask, Clock, Command
+from millstream.client.core.words import word_bytes
+from millstream.slot_routing import Address, SlotNodes, keys_of, slot_of
+
+NODES: Final = "_cluster_nodes"
+"""The attribute of a client of a node with its ClusterNodes."""
+SEVERAL = "the keys of the request are on several nodes of the cluster"
+RENEW_S = 1.0
+"""The least time between two looks at the map because of nodes that do not answer."""
+
+
+class ClusterNodes:
+    """The clients of all nodes that are in use. `home` is the one that the program has made."""
+
+    def __init__(self, home: Any, make: Callable[[Address], Any], now: Clock) -> None:
+        self.home = home
+        self.slots = SlotNodes([])
+        self._make = make
+        self._now = now
+        self._clients: dict[Address, Any] = {}
+        self._has_failed = False
+        self._renewed_s = float("-inf")
+
+    @classmethod
+    def of(cls, client: Any) -> ClusterNodes | None:
+        found: ClusterNodes | None = vars(client).get(NODES)
+        return found
+
+    def at(self, node: Address) -> Any:
+        """The client of a node."""
+        found = self._clients.get(node)
+        if found is None:
+            made = self._make(node)
+            setattr(made, NODES, self)
+            found = self._clients.setdefault(node, made)  # another thread may be first
+        return found
+
+    def take_pools(self) -> list[Any]:
+        """The pools of all clients but `home`, to be closed."""
+        pools = [client.connection_pool for client in self._clients.values()]
+        self._clients = {}
+        return pools
+
+    # ------------------------------------------------------------ which node
+
+    def of_key(self, key: Any) -> Any:
+        """The client of the node of a key; `home` if no node serves it, which says so."""
+        node = self.slots.node_of(slot_of(word_bytes(key)))
+        return self.home if node is None else self.at(node)
+
+    def of_words(self, words: Sequence[Any]) -> Any:
+        """The client of the node of a request's first key; `home` without a key."""
+        keys = keys_of(sent_words(words))
+        return self.of_key(keys[0]) if keys else self.home
+
+    def of_command(self, command: Command[Any]) -> Any:
+        if command.packed is not None:
+            return self.of_key(command.words[1])
+        return self.of_words(command.words)
+
+    def is_for_several(self, command: Command[Any]) -> bool:
+        """True if the keys of a command are on several nodes, so that none of them runs it."""
+        keys = () if command.packed is not None else keys_of(command.words)
+        return len({id(self.of_key(key)) for key in keys}) > 1
+
+    def is_for_one(self, ask: Ask) -> bool:
+        """True if one node can run all commands of an ask."""
+        clients = {id(self.of_command(command)) for command in ask.commands}
+        return len(clients) == 1 and not any(map(self.is_for_several, ask.commands))
+
+    def refuse_several(self, requests: Iterable[Sequence[Any]]) -> None:
+        """Raise an error if the keys of requests that run together are on several nodes."""
+        keys = [key for words in requests for key in keys_of(sent_words(words))]
+        if len({id(self.of_key(key)) for key in keys}) > 1:
+            raise ClusterCrossSlotError(SEVERAL)
+
+    # ------------------------------------------------------------ nodes that do not answer
+
+    def note_failed(self) -> None:
+        """A node does not answer: another one may have its slots soon."""
+        self._has_failed = True
+
+    def is_due(self) -> bool:
+        """True if the map should be read again; then it is not due for a while."""
+        if not self._has_failed or self._now() - self._renewed_s < RENEW_S:
+            return False
+        self._has_failed, self._renewed_s = False, self._now()
+        return True
+
+
+def placed(client: Any, key: Any) -> tuple[Any, Any]:
+    """The client of the node of a key, and the client of the whole: of the cluster, if `client` is
+    one of its nodes."""
+    nodes = ClusterNodes.of(client) if hasattr(client, "__dict__") else None
+    return (client, client) if nodes is None else (nodes.of_key(key), nodes.home)
+
+
+def pools_to_close(client: Any) -> list[Any]:
+    """The connections to other nodes, which end with the client that the program has made."""
+    nodes = ClusterNodes.of(client)
+    return [] if nodes is None or nodes.home is not client else nodes.take_pools()
+
+
+def first_moved(answer: Answer) -> MovedError | None:
+    """The first reply that names another node."""
+    return next((reply for reply in answer.replies if isinstance(reply, MovedError)), None)
+
+
+def parts_of(ask: Ask, numbers: Sequence[int], nodes: ClusterNodes) -> Iterator[Part]:
+    """Some commands of an ask, divided by node."""
+    by_node: dict[int, list[int]] = {}
+    clients = [nodes.of_command(ask.commands[number]) for number in numbers]
+    for number, client in zip(numbers, clients, strict=True):
+        by_node.setdefault(id(client), []).append(number)
+    for client in {id(client): client for client in clients}.values():
+        own = by_node[id(client)]
+        server = NodeServer(client, failing=ask.server.failing)
+        yield Part(Ask(server, [ask.commands[number] for number in own], ask.about), own)
+
+
+class NodeServer:
+    """One node, as the server of an ask."""
+
+    __slots__ = ("client", "failing")
+
+    def __init__(self, client: Any, *, failing: bool) -> None:
+        self.client = client
+        self.failing = failing
+
+
+class Part:
+    """Commands of an ask for one node, and their places in it."""
+
+    __slots__ = ("ask", "numbers")
+
+    def __init__(self, ask: Ask, numbers: list[int]) -> None:
+        self.ask = ask
+        self.numbers = numbers
+
+
+class Gathered:
+    """The answer to an ask that is made of the answers to its parts."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._replies: list[Any] = [None] * len(ask.commands)
+        self._error: Exception | None = None
+        self.missing = list(range(len(ask.commands)))
+        """The commands that no node has run."""
+
+    def take_all(self, answer: Answer) -> None:
+        """The answer of a node that was asked for everything."""
+        self._take(list(self.missing), answer)
+
+    def take(self, part: Part, answer: Answer) -> None:
+        self._take(part.numbers, answer)
+
+    def _take(self, numbers: Sequence[int], answer: Answer) -> None:
+        if answer.error is not None:
+            self._error = self._error or answer.error
+            return
+        for number, reply in zip(numbers, answer.replies, strict=True):
+            self._replies[number] = reply
+            if not isinstance(reply, MovedError):
+                self.missing.remove(number)
+
+    def moved(self, nodes: ClusterNodes | None) -> MovedError | None:
+        """A reply that names another node, if it helps to follow it."""
+        if self._error is None:
+            for number in self.missing:
+                reply = self._replies[number]
+                if isinstance(reply, MovedError) and not (
+                    nodes is not None and nodes.is_for_several(self._ask.commands[number])
+                ):
+                    return reply
+        return None
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every command was sent, or one was lost."""
+        return self._error is not None or None not in [self._replies[n] for n in self.missing]
+
+    def answer(self) -> Answer:
+        if self._error is not None:
+            return Answer(self._ask, error=self._error)
+        return Answer(self._ask, self._replies)
