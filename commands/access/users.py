@@ -435,6 +435,12 @@ class Users:
     def add(self, user: User) -> None:
         self._users[user.name] = user
 
+    def put(self, user: User) -> None:
+        """Add this user, or give the one with this name these rules."""
+        known = self._users.setdefault(user.name, user)
+        if known is not user:
+            known.take_over(user)
+
     def remove(self, name: bytes) -> User | None:
         return self._users.pop(name, None)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from millstream.commands.access.catalog import in_category
@@ -18,7 +20,7 @@ from millstream.commands.access.verdict import denial
 from millstream.commands.admin.client_line import user_name
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
-from millstream.commands.runtime.replies import OK, OrderedSet
+from millstream.commands.runtime.replies import OK, BlockedRead, OrderedSet, Wait
 from millstream.commands.table.categories import CATEGORIES
 from millstream.commands.table.containers import Container, wrong_subcommand
 from millstream.commands.table.registry import COMMANDS, Command
@@ -38,11 +40,41 @@ acl_command = Container(
 )
 
 
+UserChange = Callable[[Users], object]
+"""Changes users, and returns the reply. CommandError changes nothing."""
+
+STILL_CHANGING = (
+    "ERR the change of the users has not ended yet: ACL LIST shows whether they have changed"
+)
+IN_TRANSACTION = "ERR the users of a cluster cannot be changed in a transaction"
+
+
+class Outcome(Protocol):
+    """The reply to a change of the users of all nodes; None until there is one. `is_waited`: a
+    client waits for it."""
+
+    reply: object
+    is_waited: bool
+
+
+class ClusterUsers(Protocol):
+    """The users of all nodes of a cluster, which are in a store."""
+
+    def change(self, client_id: int, change: UserChange) -> Outcome:
+        """Begins a change. It is applied to the users in the store, more than once if others change
+        them, too. When its reply is there, the wait of the client ends."""
+
+    def from_file(self, users: Users) -> None:
+        """Replaces users by those of the aclfile of this node. CommandError changes nothing."""
+
+
 class UserTable(Protocol):
-    """Users, and the log of refusals."""
+    """Users, and the log of refusals. `shared`: those of all nodes of a cluster; None for a server
+    that has its own."""
 
     users: Users
     log: DenialLog
+    shared: ClusterUsers | None
 
     def set_user(self, user: User) -> None:
         """Adds this user, or gives the one with this name these rules."""
@@ -71,6 +103,30 @@ class AclHost(Protocol):
         """64 random bits."""
 
 
+# Users of all nodes
+
+
+class ChangeWait(BlockedRead):
+    """The wait for the reply to a change of the users of all nodes."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.keys = []
+        self.outcome = outcome
+        outcome.is_waited = True
+
+    def timeout_reply(self, ctx: Context) -> object:
+        return CommandError(STILL_CHANGING) if self.outcome.reply is None else self.outcome.reply
+
+    def ended(self, ctx: Context) -> None:
+        self.outcome.is_waited = False
+
+
+def _change_all(ctx: Context[AclHost], shared: ClusterUsers, change: UserChange) -> object:
+    if not ctx.may_block:
+        raise CommandError(IN_TRANSACTION)
+    return Wait(ChangeWait(shared.change(ctx.session.id, change)), 0)
+
+
 # Users
 
 
@@ -90,7 +146,18 @@ def acl_setuser(ctx: Context[AclHost], args: Args) -> object:
     if has_spaces(name):
         raise CommandError("ERR Usernames can't contain spaces or null characters")
     access = ctx.server.access
-    access.set_user(changed_user(access.users.get(name) or access.users.new(name), rules))
+
+    def changed(users: Users) -> User:
+        return changed_user(users.get(name) or users.new(name), rules)
+
+    def change(users: Users) -> object:
+        users.put(changed(users))
+        return OK
+
+    if access.shared is not None:
+        changed(access.users)  # an error in the rules is found at once
+        return _change_all(ctx, access.shared, change)
+    access.set_user(changed(access.users))
     return OK
 
 
@@ -106,7 +173,14 @@ def acl_deluser(ctx: Context[AclHost], args: Args) -> object:
     names = args.rest()
     if DEFAULT_USER in names:
         raise CommandError("ERR The 'default' user cannot be removed")
-    return sum(ctx.server.access.remove(name) for name in names)
+    access = ctx.server.access
+
+    def change(users: Users) -> object:
+        return sum(users.remove(name) is not None for name in names)
+
+    if access.shared is not None:
+        return _change_all(ctx, access.shared, change)
+    return sum(access.remove(name) for name in names)
 
 
 def _selector_reply(selector: Selector) -> dict[bytes, object]:
@@ -253,7 +327,15 @@ def acl_load(ctx: Context[AclHost], args: Args) -> object:
     The reply is OK. Clients of users that were removed or changed are disconnected. If a line of
     the file is invalid, the error names it and nothing changes.
     """
+    shared = ctx.server.access.shared
+    if shared is not None:
+        return _change_all(ctx, shared, partial(_load, shared))
     ctx.server.user_store.load()
+    return OK
+
+
+def _load(shared: ClusterUsers, users: Users) -> object:
+    shared.from_file(users)
     return OK
 
 

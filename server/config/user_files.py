@@ -37,12 +37,18 @@ def read_users(path: Path, users: Users) -> list[User]:
         raise CommandError(
             f"ERR Error loading ACLs, opening file '{path}': {problem.strerror}"
         ) from None
+    return users_in(data, str(path), users)
+
+
+def users_in(data: bytes, where: str, users: Users) -> list[User]:
+    """The users in the lines of an aclfile. CommandError, with a sentence for each error, whose
+    place begins with `where`."""
     found: dict[bytes, User] = {}
     errors: list[str] = []
     for number, line in enumerate(data.split(b"\n"), start=1):
         words = line.strip().split(b" ")
         if words[0] and not words[0].startswith(b"#"):
-            errors += _add_user(found, words, users, f"{path}:{number}")
+            errors += _add_user(found, words, users, f"{where}:{number}")
     if errors:
         raise CommandError("ERR " + " ".join([*errors, UNCHANGED]))
     return list(found.values())
@@ -119,8 +125,12 @@ def configured_users(config: Config, users: Users) -> list[User]:
 
 def write_users(path: Path, users: Iterable[User]) -> None:
     """Replace an aclfile atomically; OSError when that fails. Only its owner may read it."""
-    text = b"".join(user.line() + b"\n" for user in users)
-    replace_file(path, text, mode=0o600)
+    replace_file(path, text_of(users), mode=0o600)
+
+
+def text_of(users: Iterable[User]) -> bytes:
+    """The lines of an aclfile."""
+    return b"".join(user.line() + b"\n" for user in users)
 
 
 def user_words(users: Users, password: str) -> list[list[bytes]]:

@@ -15,6 +15,7 @@ from millstream.commands.access.denial_log import DenialLog
 from millstream.commands.access.permission import Permission
 from millstream.commands.access.users import READ, WRITE, User, Users
 from millstream.commands.access.verdict import AUTH, Denial, denial, denial_of_wait, may_hear
+from millstream.commands.admin.acl import ChangeWait, ClusterUsers
 from millstream.commands.admin.client_line import client_line
 from millstream.commands.table.introspection import find
 from millstream.commands.table.registry import Command
@@ -44,6 +45,7 @@ class Access:
         self.note_user: Callable[[Any], object] = lambda client: None
         # Called with the name and the new line of a user that a client has changed; None: removed.
         self.when_changed: Callable[[bytes, bytes | None], object] = lambda name, line: None
+        self.shared: ClusterUsers | None = None
         self._executor = executor
         self._clients = clients
         self._kill = kill
@@ -234,8 +236,8 @@ class Access:
             self._disconnect([client])
             return
         waiting = self._executor.waiting_read(client)
-        if waiting is None:
-            return
+        if waiting is None or isinstance(waiting[1], ChangeWait):
+            return  # the client has changed its own rules
         row, read = waiting
         name, use = row.name, READ
         if row.writes_with is not None and read.group is not None:

@@ -157,7 +157,7 @@ class StoreModel:
         self.silent: set[str | None] = set()
         self.slowest_s = 0.02  # for each direction of a call
         self.lost_replies = 0.0  # the share of calls whose reply is lost
-        self._watchers: set[asyncio.Future[None]] = set()
+        self._watchers: list[asyncio.Future[None]] = []  # in an order that a seed repeats
 
     def of_node(self, node: str) -> ModelStore:
         return ModelStore(self, node)
@@ -188,7 +188,7 @@ class StoreModel:
         self.wake()
 
     def wake(self) -> None:
-        waiting, self._watchers = self._watchers, set()
+        waiting, self._watchers = self._watchers, []
         for watcher in waiting:
             if not watcher.done():
                 watcher.set_result(None)
@@ -196,11 +196,8 @@ class StoreModel:
     async def changed(self) -> None:
         """Wait until something may have changed."""
         watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._watchers.add(watcher)
-        try:
-            await watcher
-        finally:
-            self._watchers.discard(watcher)
+        self._watchers.append(watcher)
+        await watcher
 
     def late_s(self) -> float:
         return self.chance.uniform(0, REVOCATION_S)

@@ -8,6 +8,7 @@
 | `lease/s1` | Holder: the primary, while it has its lease |
 | `node/ID` | NodeRecord: a node that runs; bound to its lease |
 | `election/s1` | Holder: a candidate; bound to its lease |
+| `users` | no record: the lines of an aclfile |
 
 Unknown fields are ignored, so that later versions can add some.
 """
@@ -19,15 +20,15 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from millstream.server.config.store_directives import SHARD_NAME
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
 
 VERSION = 1
-CONFIG, MAP = "config", "map"
+CONFIG, MAP, USERS = "config", "map", "users"
 SHARD, LEASE, NODE, ELECTION = "shard/", "lease/", "node/", "election/"
 TERM_MAX = (1 << 63) - 1
 MEMBERS_MAX = 16
 TEXT_MAX = 300  # letters
-SHARD_NAME = re.compile("[a-z0-9]{1,32}")
 NODE_ID = re.compile("[0-9a-f]{40}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +11,7 @@ from millstream.server.cluster.store.etcd_store import (
     authority_context,
     parse_endpoints,
 )
-
-NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+from millstream.server.config.store_directives import CLUSTER_NAME
 
 
 class StoreSettings(NamedTuple):
@@ -29,7 +27,7 @@ class StoreSettings(NamedTuple):
 
 def check_name(name: str) -> None:
     """ValueError if a cluster cannot have this name."""
-    if not NAME.fullmatch(name):
+    if not CLUSTER_NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} is no name of a cluster: it has 1 to 64 letters, digits, -, _ and dots, and "
             "begins with a letter or a digit"

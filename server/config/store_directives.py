@@ -1,0 +1,86 @@
+"""The directives of a node whose cluster has its map in etcd."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from millstream.server.config.kinds import TEXT, Kind, directive, integer, parse_integer
+
+cluster = partial(directive, section="Cluster")
+AUTO = "auto"
+CLUSTER_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+SHARD_NAME = re.compile("[a-z0-9]{1,32}")
+UNITS_MS = {"ms": 1, "s": 1000}
+
+
+def duration(unit: str, low: int, high: int) -> Kind:
+    """A time in a unit of UNITS_MS, or with one: `3s`, `1000ms`."""
+    natural = integer(low, high)
+
+    def parse(text: str, current: object) -> int:
+        found = re.fullmatch("([0-9]{1,18})(ms|s)", text.lower())
+        if found is None:
+            value: int = natural.parse(text, current)
+            return value
+        time_ms, unit_ms = parse_integer(found[1]) * UNITS_MS[found[2]], UNITS_MS[unit]
+        if time_ms % unit_ms:
+            raise ValueError(f"argument must be a whole number of {unit}")
+        return int(natural.parse(str(time_ms // unit_ms), current))
+
+    return Kind(parse, str, f"time in {unit}, {low} to {high}")
+
+
+def _matching(form: re.Pattern[str], name: str, description: str) -> Kind:
+    def parse(text: str, current: object) -> str:
+        if text and not form.fullmatch(text):
+            raise ValueError(f"argument must be {description}")
+        return text
+
+    return Kind(parse, str, name)
+
+
+NAME = _matching(
+    CLUSTER_NAME, "name", "1 to 64 letters, digits, -, _ and dots, the first one a letter or digit"
+)
+SHARD = _matching(
+    SHARD_NAME, "name of a shard, or auto", "the name of a shard, such as s1, or auto"
+)
+
+
+class StoreDirectives:
+    """A part of ClusterDirectives."""
+
+    PART, PREFIX = "cluster", "cluster_"
+
+    name: str = cluster(
+        "", NAME,
+        "name of the cluster in etcd, of which this server is a node: `millstream cluster init` "
+        "creates it",
+    )  # fmt: skip
+    etcd: str = cluster("", TEXT, "URLs of etcd, with commas between them")
+    etcd_user: str = cluster("", TEXT, "user of etcd; empty: none")
+    etcd_password_file: str = cluster("", TEXT, "file with the password of this user")
+    etcd_cacert: str = cluster(
+        "", TEXT,
+        "authorities of etcd's certificates, in PEM; empty: those of the system",
+    )  # fmt: skip
+    shard: str = cluster(
+        AUTO, SHARD,
+        "the shard of which this server becomes a member if it has no other; auto: the one with "
+        "the fewest members",
+    )  # fmt: skip
+    lease: int = cluster(
+        10, duration("s", 2, 3600),
+        "how long this node is regarded as running after it was last heard by etcd, in seconds",
+    )  # fmt: skip
+    node_timeout: int = cluster(
+        5000, duration("ms", 500, 600_000),
+        "how long the primary of a shard is silent before its members elect another one, in "
+        "milliseconds",
+    )  # fmt: skip
+    secret_file: str = cluster(
+        "", TEXT,
+        "file with the password that the nodes of a cluster give each other, which only its owner "
+        "may read",
+    )  # fmt: skip

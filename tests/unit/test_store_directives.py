@@ -1,0 +1,40 @@
+"""Times and names in the directives of a node whose cluster has its map in etcd."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.server.config.store_directives import NAME, SHARD, duration
+
+SECONDS, MILLISECONDS = duration("s", 2, 3600), duration("ms", 500, 600_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "milliseconds"),
+    [("10", 10, None), ("5000", None, 5000), ("3s", 3, 3000), ("3000ms", 3, 3000), ("4S", 4, 4000)],
+)
+def test_times_may_have_units(text: str, seconds: int | None, milliseconds: int | None) -> None:
+    for kind, value in ((SECONDS, seconds), (MILLISECONDS, milliseconds)):
+        if value is not None:
+            assert kind.parse(text, None) == value
+            assert kind.parse(kind.show(value), None) == value
+
+
+@pytest.mark.parametrize("text", ["", "1", "1500ms", "3601s", "x", "2.5", "2 s", "9" * 30 + "s"])
+def test_wrong_times_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="argument"):
+        SECONDS.parse(text, None)
+
+
+def test_names_fit_into_keys_of_etcd() -> None:
+    assert [NAME.parse(text, None) for text in ("", "prod-1.eu")] == ["", "prod-1.eu"]
+    assert [SHARD.parse(text, None) for text in ("auto", "s1")] == ["auto", "s1"]
+    for kind, text in (
+        (NAME, "a/b"),
+        (NAME, "-a"),
+        (NAME, "a" * 65),
+        (SHARD, "s/1"),
+        (SHARD, "S1"),
+    ):
+        with pytest.raises(ValueError, match="argument must be"):
+            kind.parse(text, None)
