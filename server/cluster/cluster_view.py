@@ -1,0 +1,79 @@
+"""The contents of the store, as a node uses them: the records with their versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from millstream.server.cluster.store.records import (
+    CONFIG,
+    ELECTION,
+    LEASE,
+    MAP,
+    NODE,
+    SHARD,
+    Format,
+    Holder,
+    NodeRecord,
+    RecordError,
+    ShardRecord,
+    SlotRanges,
+    decode,
+)
+from millstream.server.cluster.store.store import Contents
+
+Record = TypeVar("Record", Holder, NodeRecord, ShardRecord)
+
+
+class Found(NamedTuple, Generic[Record]):
+    """A record of the store, its version, and the lease with which it ends, or 0."""
+
+    record: Record
+    version: int
+    lease: int
+
+
+class ClusterView(NamedTuple):
+    """The records by the names of shards, and by the IDs of nodes. `holders`: the leases of the
+    primaries; `candidates`: the elections."""
+
+    revision: int
+    map: SlotRanges
+    shards: Mapping[str, Found[ShardRecord]]
+    nodes: Mapping[str, Found[NodeRecord]]
+    holders: Mapping[str, Found[Holder]]
+    candidates: Mapping[str, Found[Holder]]
+
+    def shard_of(self, node: str) -> str | None:
+        """The name of the shard that a node is a member of."""
+        for name, found in self.shards.items():
+            if node in found.record.members:
+                return name
+        return None
+
+
+def view_of(contents: Contents) -> ClusterView:
+    """Decode all records. RecordError for one that is wrong, and if there is no cluster."""
+    values = contents.values
+    if CONFIG not in values:
+        raise RecordError("the cluster does not exist in etcd: `millstream cluster init` makes it")
+    decode(Format, values[CONFIG].data, CONFIG)
+    if MAP not in values:
+        raise RecordError(f"{MAP} is missing in etcd")
+    return ClusterView(
+        contents.revision,
+        decode(SlotRanges, values[MAP].data, MAP),
+        _found(contents, SHARD, ShardRecord),
+        _found(contents, NODE, NodeRecord),
+        _found(contents, LEASE, Holder),
+        _found(contents, ELECTION, Holder),
+    )
+
+
+def _found(contents: Contents, kind: str, record: type[Record]) -> dict[str, Found[Record]]:
+    found = {}
+    for name, value in sorted(contents.values.items()):
+        if name.startswith(kind):
+            decoded = decode(record, value.data, name)
+            found[name.removeprefix(kind)] = Found(decoded, value.version, value.lease)
+    return found

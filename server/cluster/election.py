@@ -1,0 +1,80 @@
+"""The election of a primary, at the member that asks for it.
+
+The candidate asks the other members for a promise of its term, and itself last: until then it can
+still follow the old primary. M - N promises are enough, because each frame that was confirmed is on
+N + 1 of the M members, so at least one of those that promised has it. The greatest (term, number)
+among them therefore has all that was confirmed, and that member is chosen, not always the
+candidate. Promises are no votes: two candidates may have promises of the same term, and the store
+lets one of their transactions through.
+
+Without N, no frame has to be on another member. The candidate then waits for a second, and takes
+the best of those that have answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from millstream.server.cluster.member_actions import Address, AskPromise, Standing
+
+ASK_AGAIN_MS = 200
+ANSWERS_MS = 1000  # without N: the time to wait for the other members
+
+
+@dataclass(eq=False, repr=False)
+class Election:
+    """`needed` promises decide it; 0: those that are there after `wait_ms`. `addresses` are those
+    of all members, with the candidate. `order` receives the requests."""
+
+    candidate: str
+    term: int
+    needed: int
+    addresses: dict[str, Address]
+    is_ordered: bool
+    begun_ms: int
+    wait_ms: int
+    order: Callable[[AskPromise], None]
+    promises: dict[str, Standing] = field(default_factory=dict, init=False)
+    _asked_ms: dict[str, int] = field(default_factory=dict, init=False)
+
+    def promised(self, node: str, term: int, standing: Standing | None) -> None:
+        """A member has answered; None: it has refused, or could not be reached."""
+        if term == self.term and standing is not None and node in self.addresses:
+            self.promises[node] = standing
+
+    def look(self, now_ms: int) -> str | None:
+        """Ask those that have not promised yet; return the chosen member once it is certain."""
+        others = [node for node in self.addresses if node != self.candidate]
+        missing = [node for node in others if node not in self.promises]
+        has_waited = now_ms - self.begun_ms >= self.wait_ms or not missing
+        enough = max(self.needed, 1) - 1
+        is_own_due = has_waited if not self.needed else len(others) - len(missing) >= enough
+        if is_own_due and self.candidate in self.promises:
+            return self._best()
+        for node in [*missing, *([self.candidate] if is_own_due else [])]:
+            self._ask(node, now_ms)
+        return None
+
+    def _ask(self, node: str, now_ms: int) -> None:
+        asked_ms = self._asked_ms.get(node)
+        if asked_ms is None or now_ms - asked_ms >= ASK_AGAIN_MS:
+            self._asked_ms[node] = now_ms
+            self.order(AskPromise(node, self.addresses[node], self.term, self.is_ordered))
+
+    def _best(self) -> str:
+        """The member with the greatest (term, number); the candidate, if it is one of several."""
+
+        def rank(node: str) -> tuple[int, int, bool, str]:
+            standing = self.promises[node]
+            return standing.term, standing.frame, node == self.candidate, node
+
+        return max(self.promises, key=rank)
+
+
+def needed_promises(wanted: int, durable: int) -> int:
+    """The number of members that must promise, of a shard with this number of members, where each
+    confirmed frame is on this number of them besides the primary; 0: see above."""
+    if durable == 0 and wanted > 1:
+        return 0
+    return wanted - durable

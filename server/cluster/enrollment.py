@@ -1,0 +1,81 @@
+"""Entering a cluster: the address of a node in the store, and its place in a shard.
+
+The address is bound to the lease of the node, and is written again with each new lease. A node with
+the same ID at another address is a copy of this data directory, or the other way round: the second
+one is refused while the first one lives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millstream.server.cluster.member_actions import Purpose
+from millstream.server.cluster.membership import Member
+from millstream.server.cluster.store.records import NODE, SHARD, NodeRecord, encode
+from millstream.server.cluster.store.store import Change, Compare
+
+AUTO = "auto"
+
+
+@dataclass(eq=False, repr=False)
+class Enrollment:
+    """`wanted` is the name of the shard to join, or AUTO. `problem` says why this node cannot take
+    part; "" if it can."""
+
+    member: Member
+    record: NodeRecord
+    wanted: str
+    problem: str = field(default="", init=False)
+
+    def look(self) -> None:
+        """Write what is missing."""
+        if self.member.may_write and not self._announce():
+            self._join()
+
+    def _announce(self) -> bool:
+        """Write the address; true if it was not there."""
+        member = self.member
+        assert member.view is not None
+        found = member.view.nodes.get(member.id)
+        record = self.record._replace(shard=member.shard)
+        self.problem = ""
+        if found is not None and (found.record, found.lease) == (record, member.lease.id):
+            return False
+        if found is not None and found.lease != member.lease.id:
+            address = found.record.host, found.record.port
+            if address != (record.host, record.port):
+                self.problem = (
+                    f"the node {member.id} runs at {address[0]}:{address[1]}: this data directory "
+                    "is a copy of that one's"
+                )
+                return True
+            # It is this node before its restart: two processes cannot have the same port.
+        name = NODE + member.id
+        compare = Compare(name, 0 if found is None else found.version)
+        change = Change(name, encode(record), member.lease.id)
+        member.write(Purpose.ANNOUNCE, [compare], [change])
+        return True
+
+    def _join(self) -> None:
+        """Become a member of a shard with room. A node without data may be one at once: N + 1 and
+        M - N of M members share one, also if some of the M have not joined yet."""
+        view = self.member.view
+        assert view is not None
+        if self.member.shard:
+            return
+        free = {
+            name: found
+            for name, found in view.shards.items()
+            if len(found.record.members) < found.record.size and self.wanted in (AUTO, name)
+        }
+        if not free:
+            known = self.wanted == AUTO or self.wanted in view.shards
+            which = "all shards have" if self.wanted == AUTO else f"shard {self.wanted} has"
+            self.problem = f"{which} all members" if known else f"there is no shard {self.wanted}"
+            return
+        name = min(free, key=lambda one: len(free[one].record.members))
+        found = free[name]
+        record = found.record._replace(members=(*found.record.members, self.member.id))
+        compare = Compare(SHARD + name, found.version)
+        change = Change(SHARD + name, encode(record))
+        self.member.write(Purpose.JOIN, [compare], [change])

@@ -1,0 +1,107 @@
+"""The orders of the state machine of a member, and the data that it needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from millstream.server.cluster.store.store import Change, Compare
+
+Address = tuple[str, int]
+
+
+class Standing(NamedTuple):
+    """The last frame on the disk of a node: the term and the line of history in which it was made,
+    and its number. Of two members, the one with the greater (term, number) has all that the other
+    one could have confirmed."""
+
+    term: int
+    history: str
+    frame: int
+
+
+class Purpose(Enum):
+    """The reason for a transaction."""
+
+    ANNOUNCE = auto()  # this node: its address
+    JOIN = auto()  # this node becomes a member of a shard
+    HOLD = auto()  # the lease of the primary
+    STAND = auto()  # this member is a candidate
+    CHOOSE = auto()  # the election is over: the new primary
+    GIVE_UP = auto()  # the election is over: there is none
+
+
+class GetLease(NamedTuple):
+    """Ask the store for a lease."""
+
+    ttl_s: int
+
+
+class KeepLease(NamedTuple):
+    lease: int
+
+
+class Write(NamedTuple):
+    """Carry out a transaction. Its outcome goes to `written`, and the contents after it to
+    `take`."""
+
+    purpose: Purpose
+    compares: Sequence[Compare]
+    changes: Sequence[Change]
+
+
+class ReadAgain(NamedTuple):
+    """Read all contents of the store, for `take`."""
+
+
+class AskPromise(NamedTuple):
+    """Ask a member, perhaps this one, to acknowledge no term lower than this one. The answer goes
+    to `promised`. `is_ordered`: an operator wants the election, so a primary that works is no
+    reason to refuse."""
+
+    node: str
+    address: Address
+    term: int
+    is_ordered: bool
+
+
+class Lead(NamedTuple):
+    """Be the primary of this term, or the same with other members."""
+
+    term: int
+    members: Sequence[str]
+    durable: int
+
+
+class Follow(NamedTuple):
+    """Be a replica of this node."""
+
+    node: str
+    address: Address
+    term: int
+    durable: int
+
+
+class Rest(NamedTuple):
+    """Be neither, and confirm nothing."""
+
+
+Action = GetLease | KeepLease | Write | ReadAgain | AskPromise | Lead | Follow | Rest
+
+
+class Data(Protocol):
+    """The data of this node, and its links to other members (`replication/terms`)."""
+
+    @property
+    def promised(self) -> int:
+        """The lowest term that this node still acknowledges or leads; on its disk."""
+
+    def standing(self) -> Standing | None:
+        """The last frame on the disk; None while the data here is not known well enough."""
+
+    def silence_ms(self) -> int | None:
+        """The time since the followed primary was heard; None: there is no link to it."""
+
+    def confirming_members(self) -> int:
+        """The number of other members with a recent acknowledgement in the own term."""

@@ -1,0 +1,470 @@
+"""The decisions of a member of a shard, without I/O: which node it follows, and when it is the
+primary.
+
+Events come in: the contents of the store, outcomes of transactions, promises of members, and the
+time. Orders go out (`member_actions`). The same code decides in a server and in the simulation
+(tests/sim/member_world).
+
+| part | meaning | until |
+|---|---|---|
+| RESTING | it knows no primary that it may follow | there is one, perhaps itself |
+| FOLLOWING | it is a replica of the primary of a term | another primary, or a promise |
+| LEADING | it is the primary of a term | another primary, or a promise |
+
+The store names another primary, or this node has promised a higher term than that of the store.
+
+A node that is the primary in the store and cannot lead that term stands for election at once: it
+was restarted, or has promised a higher term. No node leads the same term twice, so (term, number)
+says what is newer also after a restart.
+
+A member refuses its promise while it hears the primary, and a primary while its members confirm: a
+member that alone has lost its link does not end a primary that works. If it has promised a higher
+term before, it cannot follow that primary any more. The primary learns the term from the request,
+and stands for a higher one.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import KW_ONLY, dataclass, field
+from enum import Enum, auto
+
+from millstream.server.cluster.cluster_view import ClusterView, Found
+from millstream.server.cluster.election import ANSWERS_MS, Election, needed_promises
+from millstream.server.cluster.member_actions import (
+    Action,
+    Address,
+    Data,
+    Follow,
+    Lead,
+    Purpose,
+    ReadAgain,
+    Rest,
+    Standing,
+    Write,
+)
+from millstream.server.cluster.member_lease import MemberLease
+from millstream.server.cluster.store.records import (
+    ELECTION,
+    LEASE,
+    SHARD,
+    Holder,
+    ShardRecord,
+    encode,
+)
+from millstream.server.cluster.store.store import Change, Commit, Compare
+
+log = logging.getLogger("millstream.cluster")
+
+
+class Part(Enum):
+    RESTING = auto()
+    FOLLOWING = auto()
+    LEADING = auto()
+
+
+class Candidacy:
+    """An election that this node has asked for, with the versions that its end has to find."""
+
+    def __init__(self, election: Election, version: int, shard: Found[ShardRecord]) -> None:
+        self.election = election
+        self.version = version
+        self.shard = shard
+
+
+@dataclass(eq=False, repr=False)
+class Member:
+    """`actions` are the orders that the caller has to carry out, and to remove. `view` is what the
+    store said last, and `shard` the name of the own shard in it; "" without one. `is_store_old`:
+    the store has an older state than this node has seen, for example that of a backup, and is not
+    believed. `elections` counts those that this node has asked for.
+    """
+
+    id: str
+    data: Data
+    lease: MemberLease
+    node_timeout_ms: int
+    _: KW_ONLY
+    actions: list[Action] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.part = Part.RESTING
+        self.view: ClusterView | None = None
+        self.shard = ""
+        self.is_reachable = False  # the store
+        self.is_store_old = False
+        self.elections = 0
+        self.led_term = 0
+        self.writing: Purpose | None = None
+        self._is_outdated = False  # the view: a transaction has ended since
+        self._followed: Follow | None = None
+        self._members: tuple[str, ...] = ()
+        self._seen_terms: dict[str, int] = {}  # the highest one of each shard
+        self._addresses: dict[str, Address] = {}
+        self._changed_ms = 0  # when the term or the part changed
+        self._heard_ms = 0  # when the followed primary was heard
+        self._is_lease_seen = False  # that of the primary, in this term
+        self._candidacy: Candidacy | None = None
+        self._standing_for: tuple[int, Found[ShardRecord]] | None = None  # until it is written
+        self._next_try_ms = 0
+        self._asked_term = 0  # the highest one that a member has asked for
+        self._is_ordered = False  # an operator wants this node to be the primary
+        self._holding: Holder | None = None  # with the own lease, as far as this node knows
+        self._held_lease = 0
+
+    # Events
+
+    def take(self, view: ClusterView, now_ms: int) -> None:
+        """The store has these contents now."""
+        self.is_reachable = True
+        self._is_outdated = False
+        self._note_age(self._is_old(view))
+        if not self.is_store_old:
+            before = self.record
+            self.view = view
+            self.shard = view.shard_of(self.id) or ""
+            for name, found in view.shards.items():
+                self._seen_terms[name] = found.record.term
+            for node, announced in view.nodes.items():
+                self._addresses[node] = announced.record.host, announced.record.port
+            self._note_term(before, view, now_ms)
+        self.look(now_ms)
+
+    def lose(self) -> None:
+        """The store cannot be reached."""
+        self.is_reachable = False
+
+    def written(self, purpose: Purpose, commit: Commit | None, now_ms: int) -> None:
+        """The outcome of a transaction; None: it is unknown. The contents after it follow."""
+        self.writing = None
+        self._is_outdated = True
+        is_done = commit is not None and commit.done
+        if purpose is Purpose.STAND and is_done:
+            assert commit is not None
+            self._begin_election(commit.revision, now_ms)
+        elif purpose is Purpose.CHOOSE:
+            self._candidacy = None
+        elif purpose is Purpose.HOLD and is_done:
+            self._holding = Holder(self.id, self.led_term)
+            self._held_lease = self.lease.id
+        self.actions.append(ReadAgain())
+
+    def promised(self, node: str, term: int, standing: Standing | None, now_ms: int) -> None:
+        """The answer of a member to the request of its promise; None: it has refused, or has not
+        answered."""
+        if self._candidacy is not None:
+            self._candidacy.election.promised(node, term, standing)
+            self.look(now_ms)
+
+    def refusal_of(self, candidate: str, term: int, is_ordered: bool, now_ms: int) -> str:
+        """The reason to refuse a promise of this term; "" if there is none."""
+        record = self.record
+        if record is None:
+            return "this node is no member of a shard"
+        known = max(record.term, self._last_term())
+        if term <= known or term < self.data.promised:
+            return f"this node knows the term {max(known, self.data.promised)}"
+        if is_ordered or candidate == record.primary:
+            return ""
+        self._asked_term = max(self._asked_term, term)
+        if self.is_leading and self.may_serve(now_ms):
+            return "this node is the primary, and can confirm"
+        silence_ms = self.data.silence_ms()
+        is_heard = silence_ms is not None and silence_ms <= self.node_timeout_ms // 2
+        has_lease = self.view is not None and self.shard in self.view.holders
+        if self.part is Part.FOLLOWING and is_heard and (has_lease or not _needs_lease(record)):
+            return "this node hears the primary"
+        return ""
+
+    def stand(self, now_ms: int) -> None:
+        """An operator wants this node to be the primary."""
+        self._is_ordered = True
+        self.look(now_ms)
+
+    # What the server asks
+
+    @property
+    def record(self) -> ShardRecord | None:
+        """That of the own shard."""
+        return self.view.shards[self.shard].record if self.view and self.shard else None
+
+    @property
+    def term(self) -> int:
+        """The term that this node leads or follows; 0 if there is none."""
+        if self.part is Part.LEADING:
+            return self.led_term
+        return self._followed.term if self.part is Part.FOLLOWING and self._followed else 0
+
+    @property
+    def is_leading(self) -> bool:
+        return self.part is Part.LEADING and self.data.promised <= self.led_term
+
+    def may_confirm(self, now_ms: int) -> bool:
+        """True if replies of this node may leave it, as far as the lease decides that. With N, the
+        members on whose disks a frame has to be decide it."""
+        record = self.record
+        if record is None or not self.is_leading:
+            return False
+        holds = self._holding == (self.id, self.led_term) and self._held_lease == self.lease.id
+        return not _needs_lease(record) or (holds and self.lease.is_valid(now_ms))
+
+    def may_serve(self, now_ms: int) -> bool:
+        """True if requests may run: this node is the primary, as its lease shows, or its members'
+        acknowledgements."""
+        record = self.record
+        if record is None or not self.may_confirm(now_ms):
+            return False
+        return (
+            record.size == 1
+            or self.lease.is_valid(now_ms)
+            or self.data.confirming_members() >= record.durable > 0
+        )
+
+    def is_election_known(self) -> bool:
+        """True if another member has asked for an election of this shard, and lives."""
+        found = self.view.candidates.get(self.shard) if self.view else None
+        record = self.record
+        return (
+            found is not None
+            and record is not None
+            and found.record.node != self.id
+            and found.record.term > record.term
+        )
+
+    def _last_term(self) -> int:
+        """The term of the last frame on the disk."""
+        standing = self.data.standing()
+        return 0 if standing is None else standing.term
+
+    # The contents of the store
+
+    def _is_old(self, view: ClusterView) -> bool:
+        """True if the store has lost terms that this node has seen, or has on its disk."""
+        if self.view is not None and view.map.epoch < self.view.map.epoch:
+            return True
+        for name, term in self._seen_terms.items():
+            found = view.shards.get(name)
+            if term and (found is None or found.record.term < term):
+                return True
+        own = view.shard_of(self.id)
+        return own is not None and view.shards[own].record.term < self._last_term()
+
+    def _note_age(self, is_store_old: bool) -> None:
+        if is_store_old and not self.is_store_old:
+            log.error(
+                "etcd has an older state of the cluster than this node has seen: it was restored "
+                "from a backup, and is not believed"
+            )
+        self.is_store_old = is_store_old
+
+    def _note_term(self, before: ShardRecord | None, view: ClusterView, now_ms: int) -> None:
+        record = self.record
+        if record is None:
+            return
+        if before is None or before.term != record.term:
+            self._changed_ms = now_ms
+            self._is_lease_seen = False
+        self._is_lease_seen = self._is_lease_seen or self.shard in view.holders
+
+    # Time
+
+    def look(self, now_ms: int) -> None:
+        """Do what is due: when anything has changed, and a few times a second."""
+        if self.is_reachable:
+            self.actions += self.lease.look(now_ms)
+        if self.view is None:
+            return
+        self._take_part(now_ms)
+        self._look_at_election(now_ms)
+        if self.may_write and self.is_leading:
+            self._hold_lease(self.view)
+
+    @property
+    def may_write(self) -> bool:
+        """True if a transaction can begin; there is one at a time."""
+        has_store = self.is_reachable and not self.is_store_old and not self._is_outdated
+        return has_store and self.lease.id != 0 and self.writing is None
+
+    def write(self, purpose: Purpose, compares: list[Compare], changes: list[Change]) -> None:
+        self.writing = purpose
+        self.actions.append(Write(purpose, compares, changes))
+
+    def _hold_lease(self, view: ClusterView) -> None:
+        """Write that this node is the primary, for as long as its lease lasts. Without N, no
+        other node may become the primary meanwhile."""
+        found = view.shards[self.shard]
+        held = view.holders.get(self.shard)
+        own = Holder(self.id, self.led_term)
+        if held is not None and (held.record, held.lease) == (own, self.lease.id):
+            self._holding, self._held_lease = own, held.lease
+            return
+        is_of_another = held is not None and held.record.node != self.id
+        if found.record.term != self.led_term or (is_of_another and _needs_lease(found.record)):
+            return
+        name = LEASE + self.shard
+        compares = [
+            Compare(SHARD + self.shard, found.version),
+            Compare(name, 0 if held is None else held.version),
+        ]
+        self.write(Purpose.HOLD, compares, [Change(name, encode(own), self.lease.id)])
+
+    # The part of this node
+
+    def _take_part(self, now_ms: int) -> None:
+        record = self.record
+        if record is None or not record.primary or self.data.promised > record.term:
+            self._take_rest(now_ms)
+        elif record.primary == self.id:
+            self._take_lead(record, now_ms)
+        else:
+            self._follow(record, now_ms)
+
+    def _take_lead(self, record: ShardRecord, now_ms: int) -> None:
+        if self.part is Part.LEADING and self.led_term == record.term:
+            if self._members != record.members:
+                self._order_lead(record)
+        elif self.data.standing() and self._last_term() < record.term > self.led_term:
+            self.part, self.led_term = Part.LEADING, record.term
+            self._changed_ms = now_ms
+            self._asked_term, self._is_ordered = 0, False
+            log.warning("this node is the primary of shard %s in term %d", self.shard, record.term)
+            self._order_lead(record)
+        else:
+            self._take_rest(now_ms)
+
+    def _order_lead(self, record: ShardRecord) -> None:
+        self._members = record.members
+        self.actions.append(Lead(record.term, record.members, record.durable))
+
+    def _follow(self, record: ShardRecord, now_ms: int) -> None:
+        address = self._addresses.get(record.primary)
+        if address is None:
+            self._take_rest(now_ms)
+            return
+        wanted = Follow(record.primary, address, record.term, record.durable)
+        if self.part is not Part.FOLLOWING or self._followed != wanted:
+            self._change_part(Part.FOLLOWING, now_ms)
+            self._followed = wanted
+            self.actions.append(wanted)
+
+    def _take_rest(self, now_ms: int) -> None:
+        if self.part is not Part.RESTING:
+            self._change_part(Part.RESTING, now_ms)
+            self.actions.append(Rest())
+
+    def _change_part(self, part: Part, now_ms: int) -> None:
+        self.part = part
+        self._changed_ms = now_ms
+
+    # Elections
+
+    def _look_at_election(self, now_ms: int) -> None:
+        assert self.view is not None
+        candidacy = self._candidacy
+        if candidacy is None:
+            if self.may_write and self._is_election_due(now_ms):
+                self._stand(self.view)
+            elif self.may_write:
+                self._withdraw(self.view)
+            return
+        found = self.view.shards.get(self.shard)
+        is_late = now_ms - candidacy.election.begun_ms > self.node_timeout_ms
+        if found is None or found.version != candidacy.shard.version or is_late:
+            self._give_up(candidacy, now_ms)
+            return
+        chosen = candidacy.election.look(now_ms)
+        if chosen is not None and self.may_write:
+            self._choose(self.view, candidacy, chosen)
+
+    def _is_election_due(self, now_ms: int) -> bool:
+        record = self.record
+        assert self.view is not None
+        if record is None or now_ms < self._next_try_ms or not self.lease.is_valid(now_ms):
+            return False
+        if record.primary == self.id and self.is_leading:
+            self._is_ordered = False
+            # A member has promised a higher term, and can follow only one that is higher still.
+            return self._asked_term > self.led_term + 1
+        if self.is_election_known():
+            return False
+        if self._is_ordered or record.primary == self.id:
+            return True
+        is_late = now_ms - self._changed_ms >= self.node_timeout_ms
+        if not record.primary:
+            return len(record.members) >= max(1, needed_promises(record.size, record.durable))
+        if self.data.promised > record.term and is_late:
+            return True  # it cannot follow the primary, which learns that from the request
+        if _needs_lease(record):
+            return self.shard not in self.view.holders and (self._is_lease_seen or is_late)
+        silence_ms = self.data.silence_ms() if self.part is Part.FOLLOWING else None
+        if silence_ms is not None:
+            self._heard_ms = max(self._heard_ms, now_ms - silence_ms)
+        return now_ms - max(self._heard_ms, self._changed_ms) >= self.node_timeout_ms
+
+    def _stand(self, view: ClusterView) -> None:
+        """Ask for an election. The store has one candidate at a time, which only saves work."""
+        found, other = view.shards[self.shard], view.candidates.get(self.shard)
+        known = [found.record.term, self.data.promised, self._asked_term]
+        term = max(*known, other.record.term if other is not None else 0) + 1
+        self.elections += 1
+        self._standing_for = term, found
+        name = ELECTION + self.shard
+        compares = [
+            Compare(SHARD + self.shard, found.version),
+            Compare(name, 0 if other is None else other.version),
+        ]
+        change = Change(name, encode(Holder(self.id, term)), self.lease.id)
+        self.write(Purpose.STAND, compares, [change])
+
+    def _begin_election(self, version: int, now_ms: int) -> None:
+        assert self._standing_for is not None
+        term, found = self._standing_for
+        record = found.record
+        log.warning("an election of shard %s begins: this node asks for term %d", self.shard, term)
+        addresses = {one: self._addresses.get(one, ("", 0)) for one in record.members}
+        election = Election(
+            self.id, term, needed_promises(record.size, record.durable), addresses,
+            self._is_ordered, now_ms, min(ANSWERS_MS, self.node_timeout_ms // 2),
+            self.actions.append,
+        )  # fmt: skip
+        self._is_ordered = False
+        self._candidacy = Candidacy(election, version, found)
+        self.look(now_ms)
+
+    def _choose(self, view: ClusterView, candidacy: Candidacy, chosen: str) -> None:
+        """Write the new primary, if neither the shard nor the election has changed. Without N, the
+        lease of the old primary must have ended, or that one must have promised."""
+        election, found = candidacy.election, candidacy.shard
+        record = found.record._replace(term=election.term, primary=chosen)
+        shard, own, lease = (kind + self.shard for kind in (SHARD, ELECTION, LEASE))
+        compares = [Compare(shard, found.version), Compare(own, candidacy.version)]
+        changes = [Change(shard, encode(record)), Change(own, None)]
+        if _needs_lease(record):
+            held = view.holders.get(self.shard)
+            has_promised = held is not None and held.record.node in election.promises
+            compares.append(Compare(lease, held.version if held and has_promised else 0))
+            changes += [Change(lease, None)] if has_promised else []
+        self.write(Purpose.CHOOSE, compares, changes)
+
+    def _give_up(self, candidacy: Candidacy, now_ms: int) -> None:
+        """End an election: the shard has changed, or too few members have promised in time."""
+        if not self.may_write:
+            return
+        self._candidacy = None
+        self._next_try_ms = now_ms + self.node_timeout_ms // 4
+        self._remove_election(candidacy.version)
+
+    def _withdraw(self, view: ClusterView) -> None:
+        """Remove an election of this node that is over: the removal was lost, or the process."""
+        found = view.candidates.get(self.shard)
+        if found is not None and found.record.node == self.id:
+            self._remove_election(found.version)
+
+    def _remove_election(self, version: int) -> None:
+        name = ELECTION + self.shard
+        self.write(Purpose.GIVE_UP, [Compare(name, version)], [Change(name, None)])
+
+
+def _needs_lease(record: ShardRecord) -> bool:
+    """True if only a lease keeps two primaries apart: no frame has to be on another member."""
+    return record.durable == 0 and record.size > 1

@@ -1,0 +1,162 @@
+"""Members of a shard over a model of the store: seeds, and single events."""
+
+from __future__ import annotations
+
+import pytest
+from tests.sim.member_world import NODE_TIMEOUT_MS, STEPS, Node, World, play
+
+from millstream.server.cluster.enrollment import Enrollment
+from millstream.server.cluster.membership import Part
+
+SEEDS = 40
+EVENTS = {
+    "confirmed",
+    "leads",
+    "follows",
+    "rests",
+    "restored",
+    "GIVE_UP",
+    "thaws",
+    "is-ordered",
+    "is-alone",
+}
+
+
+def test_what_is_confirmed_stays_and_one_member_leads() -> None:
+    events: set[str] = set()
+    for seed in range(SEEDS):
+        events |= play(seed, STEPS // 2).keys()
+    assert EVENTS - events == set()
+
+
+def begun(size: int, durable: int) -> tuple[World, Node]:
+    """A shard whose members have all joined, and its primary."""
+    world = World(1, size=(size, durable))
+    world.lost_replies = world.slow = 0
+    world.begin()
+    [leader] = world.leaders()
+    return world, leader
+
+
+def others(world: World, leader: Node) -> list[Node]:
+    return [node for node in world.nodes.values() if node is not leader]
+
+
+def elections(world: World) -> int:
+    return sum(node.run.member.elections for node in world.nodes.values())
+
+
+@pytest.mark.parametrize(("size", "durable"), [(3, 1), (5, 2), (2, 1)])
+def test_a_silent_primary_is_replaced_after_the_node_timeout(size: int, durable: int) -> None:
+    world, leader = begun(size, durable)
+    leader.is_frozen = True
+    since_ms = world.now_ms
+    while not any(node.run.member.is_leading for node in others(world, leader)):
+        world.pass_time(10)
+    assert NODE_TIMEOUT_MS // 2 < world.now_ms - since_ms < NODE_TIMEOUT_MS + 500
+    world.end()
+
+
+def test_without_copies_a_primary_is_replaced_after_its_lease() -> None:
+    world, leader = begun(3, 0)
+    leader.is_frozen = True
+    while not any(node.run.member.is_leading for node in others(world, leader)):
+        assert "lease/s1" in world.store.values or not leader.run.member.may_confirm(
+            leader.clock_ms()
+        )
+        world.pass_time(10)
+    world.end()
+
+
+def test_a_member_that_alone_is_cut_off_ends_no_primary() -> None:
+    world, leader = begun(3, 1)
+    term = leader.run.member.led_term
+    world.cut = {frozenset((leader.name, others(world, leader)[0].name))}
+    world.pass_time(20 * NODE_TIMEOUT_MS)
+    assert elections(world) > 1
+    assert leader.run.member.is_leading
+    assert leader.run.member.led_term == term
+    world.end()
+
+
+@pytest.mark.parametrize("durable", [0, 1])
+def test_a_primary_stands_after_a_promise_of_a_member(durable: int) -> None:
+    world, leader = begun(3, durable)
+    term = leader.run.member.led_term
+    other = others(world, leader)[0]
+    other.run.replica.promise(term + 1)
+    world.pass_time(5 * NODE_TIMEOUT_MS)
+    assert world.leaders() == [leader]
+    assert leader.run.member.led_term > term + 1
+    assert other.run.member.part is Part.FOLLOWING
+    world.end()
+
+
+def test_a_primary_without_the_store_confirms_with_members() -> None:
+    world, leader = begun(3, 1)
+    world.store_cut = set(world.nodes)
+    world.pass_time(60_000)
+    assert leader.run.member.may_serve(leader.clock_ms())
+    world.end()
+
+
+def test_a_primary_without_the_store_and_without_copies_stops() -> None:
+    world, leader = begun(3, 0)
+    world.store_cut = set(world.nodes)
+    world.pass_time(60_000)
+    assert not leader.run.member.may_serve(leader.clock_ms())
+    world.end()
+
+
+def test_an_election_is_removed_although_its_removal_was_lost() -> None:
+    world, leader = begun(3, 1)
+    other = others(world, leader)[0]
+    world.cut = {frozenset((leader.name, other.name))}
+    while "election/s1" not in world.store.values:
+        world.pass_time(10)
+    world.store_cut = {other.name}
+    world.pass_time(2 * NODE_TIMEOUT_MS)
+    world.heal()
+    world.pass_time(2 * NODE_TIMEOUT_MS)
+    assert "election/s1" not in world.store.values
+    world.end()
+
+
+def test_a_store_with_lower_terms_is_not_believed() -> None:
+    world, leader = begun(3, 1)
+    backup = world.store.copy()
+    other = others(world, leader)[0]
+    other.run.do(lambda: other.run.member.stand(other.clock_ms()))
+    world.pass_time(NODE_TIMEOUT_MS)
+    [successor] = world.leaders()
+    assert successor is not leader
+    world.store = backup.restarted(world.now_ms / 1000)
+    world.pass_time(20 * NODE_TIMEOUT_MS)
+    assert world.leaders() == [successor]
+    assert successor.run.member.is_store_old
+    assert successor.run.member.may_serve(successor.clock_ms())
+    leader.crash(keeps_all=True)  # also after its restart it does not lead again
+    world.pass_time(20 * NODE_TIMEOUT_MS)
+    assert world.leaders() == [successor]
+
+
+def test_a_copied_directory_is_refused_while_its_node_lives() -> None:
+    world, leader = begun(3, 1)
+    run = others(world, leader)[0].run
+    run.member.lease.id += 1
+    copy = Enrollment(run.member, run.enrollment.record._replace(port=1), "auto")
+    copy.look()
+    assert "is a copy of that one's" in copy.problem
+    assert run.member.actions == []
+
+
+def test_a_shard_with_all_members_takes_no_other() -> None:
+    world, _leader = begun(3, 1)
+    node = world.nodes["3" * 40] = Node(world, 3)
+    node.start()
+    world.pass_time(3 * NODE_TIMEOUT_MS)
+    assert node.run.enrollment.problem == "all shards have all members"
+    node.run.enrollment.wanted = "s2"
+    world.pass_time(NODE_TIMEOUT_MS)
+    assert node.run.enrollment.problem == "there is no shard s2"
+    assert node.run.member.part is Part.RESTING
