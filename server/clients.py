@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Generator
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -36,17 +35,17 @@ PROTECTED = (
 )
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class ClientTotals:
     """The totals of all clients for INFO, from one walk over them."""
 
-    input_max_bytes: int = 0
-    output_max_bytes: int = 0
-    memory_bytes: int = 0  # without replicas
-    replica_bytes: int = 0
-    subscribed: int = 0
-    watching: int = 0
-    watched: set[tuple[int, bytes]] = field(default_factory=set)
+    def __init__(self) -> None:
+        self.input_max_bytes = 0
+        self.output_max_bytes = 0
+        self.memory_bytes = 0  # without replicas
+        self.replica_bytes = 0
+        self.subscribed = 0
+        self.watching = 0
+        self.watched: set[tuple[int, bytes]] = set()
 
     def add(self, clients: list[Client]) -> None:
         """Add some clients."""

@@ -47,6 +47,7 @@ from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.user_store import UserStore
 from millstream.server.lame_duck import LameDuck
+from millstream.server.late_parts import LateParts
 from millstream.server.monitor import info, log
 from millstream.server.monitor.clock_watch import ClockWatch
 from millstream.server.monitor.failed_handshakes import FAILED_HANDSHAKES
@@ -55,15 +56,12 @@ from millstream.server.monitor.log import LOGGER
 from millstream.server.monitor.memory import Gauge
 from millstream.server.monitor.memory_info import MemoryInfo
 from millstream.server.monitor.slowlog import Slowlog
-from millstream.server.moving.base_conversion import BaseDumper
-from millstream.server.moving.spool_conversion import SpoolConverter
 from millstream.server.net.connection import Connection, note_readers
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.poller import Poller, make_poller
 from millstream.server.net.tls_contexts import make_link_context
 from millstream.server.oom_score import OomScore
 from millstream.server.process import LoopErrors, PidFile, Supervision, fit_maxclients
-from millstream.server.replication.link_connection import Connector, dial
 from millstream.server.replication.role import Role
 from millstream.server.settings import Settings
 from millstream.server.settings_file import SettingsFile
@@ -73,7 +71,6 @@ from millstream.storage.blocks.lazyfree import defer
 from millstream.storage.capture.restored_times import continue_times, restart_leases
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files.disk import Disk, SystemDisk
-from millstream.storage.files.snapshot_format import zstd
 from millstream.storage.keyspace.keyspace import Keyspace
 
 if TYPE_CHECKING:
@@ -272,11 +269,11 @@ class Server:
         """Replication, which needs the clients that are its replicas; and the stop, which waits for
         replicas."""
         config, keyspace, persistence = self.config, self.keyspace, self.persistence
-        connector = Connector(
+        late_parts = LateParts(
             config,
             keyspace,
             persistence,
-            dial=partial(dial, self.loop, partial(make_link_context, config)),
+            self.loop,
             port=lambda: self.listeners.port,
             next_client_id=self.clients.next_id,
         )
@@ -286,9 +283,7 @@ class Server:
             keyspace,
             persistence,
             self.executor,
-            connector,
-            SpoolConverter(lambda: config.import_memory_limit),
-            BaseDumper(),
+            late_parts,
             clients=self.clients.by_id,
             new_id=new_history,
             continue_clock=self._continue_clock_as_primary,
@@ -519,7 +514,7 @@ class Server:
             extra={"facts": facts},
         )  # fmt: skip
         self.supervision.ready(where)
-        self.loop.call_later(1, zstd)  # the first snapshot should not wait for it
+        self.loop.call_later(1, load_for_snapshots)
 
     # Each second
 
@@ -851,6 +846,13 @@ def save_anyway(persistence: Persistence) -> None:
     """Save; finish a running snapshot first."""
     persistence.snapshots.finish()
     persistence.snapshots.save()
+
+
+def load_for_snapshots() -> None:
+    """Load what a start does not need, and the first snapshot should not wait for."""
+    from millstream.storage.files import snapshot_format, snapshot_writer  # noqa: F401
+
+    snapshot_format.zstd()
 
 
 def new_history() -> str:

@@ -8,24 +8,23 @@ in read, so that ``+@read`` does not allow what changes data.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from millstream.commands.table.registry import COMMANDS, Command, registered_count
 
 
-@dataclass(eq=False, repr=False)
 class CatalogEntry:
     """A command, or a subcommand as ``container|sub``. `number` never changes while the process
     runs."""
 
-    name: str
-    number: int
-    categories: frozenset[str]
-    children: list[CatalogEntry] = field(default_factory=list)
-    is_child: bool = False
-    # The children of a container are its subcommands, so it has no rules for first arguments. The
-    # child of another command is its form with an option that writes.
-    is_container: bool = False
+    def __init__(self, name: str, number: int, categories: frozenset[str]) -> None:
+        self.name = name
+        self.number = number
+        self.categories = categories
+        self.children: list[CatalogEntry] = []
+        self.is_child = False
+        # The children of a container are its subcommands, so it has no rules for first arguments.
+        # The child of another command is its form with an option that writes.
+        self.is_container = False
 
     def with_children(self) -> Iterator[CatalogEntry]:
         yield self

@@ -7,27 +7,34 @@ request does not displace the other entries.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 REPEAT_MS = 60_000
 LOOK_BACK = 10  # entries that may be the same refusal
 NAME_MAX_BYTES = 1024  # of a key, a channel or a user's name, which a client may choose
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Denial:
     """`reason` is command, key, channel or auth; `context` toplevel, multi or lua; `subject` the
     command's name, the key or the channel."""
 
-    number: int
-    reason: str
-    context: str
-    subject: bytes
-    user: bytes
-    client_line: str
-    created_ms: int
-    last_ms: int
-    count: int = 1
+    def __init__(
+        self,
+        number: int,
+        reason: str,
+        context: str,
+        subject: bytes,
+        user: bytes,
+        client_line: str,
+        now_ms: int,
+    ) -> None:
+        self.number = number
+        self.reason = reason
+        self.context = context
+        self.subject = subject
+        self.user = user
+        self.client_line = client_line
+        self.created_ms = self.last_ms = now_ms
+        self.count = 1
 
     def is_same(self, other: Denial) -> bool:
         return (self.reason, self.context, self.subject, self.user) == (
@@ -69,7 +76,7 @@ class DenialLog:
     ) -> None:
         self.counts[reason] += 1
         names = _cut(subject), _cut(user)
-        entry = Denial(self._next_number, reason, context, *names, client_line, now_ms, now_ms)
+        entry = Denial(self._next_number, reason, context, *names, client_line, now_ms)
         for at, earlier in enumerate(self._entries[:LOOK_BACK]):
             if earlier.is_same(entry):
                 earlier.count += 1

@@ -25,9 +25,9 @@ from millstream.quoted_words import quoted, split_words
 
 DEFAULT_USER = b"default"
 READ, WRITE = 1, 2  # what a key pattern allows, and what a command does with a key
-_HASH = re.compile(rb"[0-9a-f]{64}")
-_UNSAFE = re.compile(rb"[\"']|\)\Z")
-_SPACES = re.compile(rb"[\s\0]")
+_HASH = rb"[0-9a-f]{64}"
+_UNSAFE = rb"[\"']|\)\Z"
+_SPACES = rb"[\s\0]"
 
 UNKNOWN_NAME = "Unknown command or category name in ACL"
 SYNTAX = "Syntax error"
@@ -72,7 +72,7 @@ class KeyPattern(NamedTuple):
 def has_spaces(text: bytes) -> bool:
     """True if a name or pattern has spaces, so that it could not be written to a file and read
     back."""
-    return _SPACES.search(text) is not None
+    return re.search(_SPACES, text) is not None
 
 
 def password_hash(password: bytes) -> bytes:
@@ -327,7 +327,7 @@ class User:
 
     def _change_password(self, rule: bytes) -> None:
         sign, text = rule[:1], rule[1:]
-        if sign in (b"#", b"!") and _HASH.fullmatch(text) is None:
+        if sign in (b"#", b"!") and re.fullmatch(_HASH, text) is None:
             raise RuleError(BAD_HASH)
         hashed = text if sign in (b"#", b"!") else password_hash(text)
         if sign in (b">", b"#"):
@@ -378,7 +378,7 @@ _USER_RULES = frozenset(
 def _in_parentheses(rules: bytes) -> bytes:
     """A selector as one rule. A word with quotes, or one that would end the selector, is quoted."""
     words = rules.split(b" ")
-    return b"(%b)" % b" ".join(_bytes(quoted(w)) if _UNSAFE.search(w) else w for w in words)
+    return b"(%b)" % b" ".join(_bytes(quoted(w)) if re.search(_UNSAFE, w) else w for w in words)
 
 
 def _bytes(text: str) -> bytes:

@@ -31,7 +31,7 @@ HELLO_NEEDS_AUTH = (
     "HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and "
     "select the RESP protocol version at the same time"
 )
-_NOT_PLAIN = re.compile(rb"[^!-~]")
+_NOT_PLAIN = rb"[^!-~]"
 BAD_NAME = "ERR Client names cannot contain spaces, newlines or special characters."
 
 
@@ -208,7 +208,7 @@ def select(ctx: Context, args: Args) -> object:
 def is_plain(text: bytes) -> bool:
     """True if a text is printable ASCII without spaces, so that it cannot break the lines of CLIENT
     LIST."""
-    return _NOT_PLAIN.search(text) is None
+    return re.search(_NOT_PLAIN, text) is None
 
 
 def checked_name(name: bytes) -> bytes:

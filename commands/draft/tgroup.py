@@ -6,7 +6,6 @@ the next read of the group delivers it again, whatever the dialect of the reader
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.commands.draft.tnack import DELAY_MAX_MS
@@ -51,15 +50,15 @@ ORDER_IS_USED = "ERR ORDER can change only while the group has no pending and no
 OF_MANAGED_GROUPS = ("backoff_ms", "max_deliver", "dead_letter", "max_in_flight")
 
 
-@dataclass
 class Request:
     """The options of a request. `start` is b"$" or an ID; `pause_ms` is -1 for a pause without an
     end. `rules` has the others, by their names in GroupRules."""
 
-    start: bytes | tuple[int, int] | None = None
-    ttl_ms: int | None = None
-    pause_ms: int | None = None
-    rules: dict[str, Any] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.start: bytes | tuple[int, int] | None = None
+        self.ttl_ms: int | None = None
+        self.pause_ms: int | None = None
+        self.rules: dict[str, Any] = {}
 
 
 @command(

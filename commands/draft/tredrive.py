@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from millstream.commands.engine.claiming import no_group
 from millstream.commands.engine.dead_letters import append_words, check_appends, entries_after
 from millstream.commands.engine.given_options import note_option
@@ -26,15 +24,15 @@ BAD_COUNT = f"ERR count must be from 1 to {COUNT_MAX}"
 FIELDS_WORDS = 18  # the names and values that every copy ends with
 
 
-@dataclass
 class Redrive:
     """The copies that are taken: the IDs of those whose entries return, and these entries; the IDs
     of those that are appended, and the words of each."""
 
-    returned: list[EntryId] = field(default_factory=list)
-    sources: dict[EntryId, None] = field(default_factory=dict)
-    appended: list[EntryId] = field(default_factory=list)
-    words: list[list[bytes]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.returned: list[EntryId] = []
+        self.sources: dict[EntryId, None] = {}
+        self.appended: list[EntryId] = []
+        self.words: list[list[bytes]] = []
 
 
 @command(

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
-
 from millstream.commands.generic.expiry import let_expire
 from millstream.commands.generic.keys import tell_overwritten
 from millstream.commands.generic.migration import BUSY_KEY
@@ -66,6 +64,8 @@ class StateJob:
         self._steps = self._load_parts()
 
     def _load_parts(self) -> Iterator[None]:
+        import msgpack  # type: ignore[import-untyped]
+
         self.meta = msgpack.unpackb(self.state, strict_map_key=False)
         for row in self.meta["groups"]:
             self._groups.append((yield from load_group_in_steps(row, self._steady_ms)))
@@ -96,6 +96,8 @@ class StateJob:
 
 @contextmanager
 def _malformed() -> Iterator[None]:
+    import msgpack
+
     try:
         yield
     except (*_MALFORMED, msgpack.UnpackException) as error:

@@ -6,8 +6,6 @@ INCREX, of Redis 8.8, adds within bounds and sets an expiry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from millstream.commands.generic import long_double
 from millstream.commands.generic.expiry import is_due, let_expire, let_stay
 from millstream.commands.generic.frequent import add_to_integer
@@ -123,17 +121,17 @@ def incrbyfloat(ctx: Context, args: Args) -> object:
 # ---------------------------------------------------------------- within bounds
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Increment:
     """The options of INCREX. `kind` is BYINT, BYFLOAT or b"" for neither, with its `amount`."""
 
-    kind: bytes = b""
-    amount: bytes = b"1"
-    lower: bytes | None = None
-    upper: bytes | None = None
-    saturates: bool = False
-    only_first_expiry: bool = False
-    expiry: Expiry = field(default_factory=Expiry)
+    def __init__(self) -> None:
+        self.kind = b""
+        self.amount = b"1"
+        self.lower: bytes | None = None
+        self.upper: bytes | None = None
+        self.saturates = False
+        self.only_first_expiry = False
+        self.expiry = Expiry()
 
     def take(self, option: bytes, args: Args) -> bool:
         """Take an option; False when it is not allowed here: each may be given once."""
@@ -170,12 +168,12 @@ def _take_increment(args: Args) -> Increment:
     return increment
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Outcome:
     """A number before and after, as texts, and the difference; `value` None: nothing changes."""
 
-    value: bytes | None
-    reply: object
+    def __init__(self, value: bytes | None, reply: object) -> None:
+        self.value = value
+        self.reply = reply
 
 
 def _integer(text: bytes, name: str) -> int:

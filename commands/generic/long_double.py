@@ -22,9 +22,9 @@ DIGITS_MAX = 2 * TEXT_MAX_BYTES
 PIECE_DIGITS = 4000
 TEN_TO_PIECE: int = 10**PIECE_DIGITS
 
-_DECIMAL = re.compile(rb"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
-_HEXADECIMAL = re.compile(rb"([+-]?)0[xX]([0-9a-fA-F]*)(?:\.([0-9a-fA-F]*))?(?:[pP]([+-]?\d+))?")
-_INFINITY = re.compile(rb"([+-]?)inf(?:inity)?")
+_DECIMAL = rb"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?"
+_HEXADECIMAL = rb"([+-]?)0[xX]([0-9a-fA-F]*)(?:\.([0-9a-fA-F]*))?(?:[pP]([+-]?\d+))?"
+_INFINITY = rb"([+-]?)inf(?:inity)?"
 
 
 class LongDouble(NamedTuple):
@@ -44,11 +44,11 @@ def parse(text: bytes) -> LongDouble | None:
     """Parse a number as Redis does; None for other texts, NaN, and numbers out of range."""
     if not 0 < len(text) < TEXT_MAX_BYTES:
         return None
-    if match := _INFINITY.fullmatch(text.lower()):
+    if match := re.fullmatch(_INFINITY, text.lower()):
         return LongDouble(0, 0, -1 if match[1] == b"-" else 1)
-    if match := _HEXADECIMAL.fullmatch(text):
+    if match := re.fullmatch(_HEXADECIMAL, text):
         found = _parsed(match, 16, 2, 4)
-    elif match := _DECIMAL.fullmatch(text):
+    elif match := re.fullmatch(_DECIMAL, text):
         found = _parsed(match, 10, 10, 1)
     else:
         return None

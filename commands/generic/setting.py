@@ -7,7 +7,6 @@ only if it is still the same (or has changed), compared directly or by its diges
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from millstream.commands.generic.expiry import let_expire
 from millstream.commands.generic.frequent import overwrite, overwrite_expiring
@@ -41,14 +40,16 @@ def holds(condition: bytes, operand: bytes, value: bytes) -> bool:
     return (digest(value) == operand.lower()) == (condition == b"IFDEQ")
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class SetOptions:
     """`condition` is NX, XX or one of the IF words with its `operand`; b"" for none."""
 
-    condition: bytes = b""
-    operand: bytes = b""
-    wants_old: bool = False
-    expiry: Expiry = field(default_factory=Expiry)
+    __slots__ = ("condition", "expiry", "operand", "wants_old")
+
+    def __init__(self) -> None:
+        self.condition = b""
+        self.operand = b""
+        self.wants_old = False
+        self.expiry = Expiry()
 
     def take(self, option: bytes, args: Args) -> bool:
         """Take an option of SET and MSETEX; False for another word."""

@@ -8,7 +8,6 @@ expiry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from millstream.commands.generic.expiry import invalid_expiry, is_due, let_expire, let_stay
@@ -84,14 +83,16 @@ def store(ctx: Context, key: bytes, value: bytes, *, keep_expiry: bool = False) 
 # ---------------------------------------------------------------- options about the expiry
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Expiry:
     """The expiry in a command's options: `unit` with its number, or none."""
 
-    unit: bytes = b""
-    number: bytes = b""
-    keep: bool = False
-    persist: bool = False
+    __slots__ = ("keep", "number", "persist", "unit")
+
+    def __init__(self, unit: bytes = b"", number: bytes = b"") -> None:
+        self.unit = unit
+        self.number = number
+        self.keep = False
+        self.persist = False
 
     def take(self, option: bytes, args: Args) -> bool:
         """Take EX, PX, EXAT or PXAT and its number; False when it is not allowed here."""

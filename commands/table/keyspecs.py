@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from millstream.commands.table.syntax import Argument, SyntaxLineError, least_words
+from millstream.commands.table.syntax import (
+    Argument,
+    SyntaxLineError,
+    least_words,
+    least_words_of_given,
+)
 from millstream.storage.blocks.entry_filter import (
     CONDITIONS_MAX,
     COUNTED,
@@ -78,7 +83,7 @@ def use_with(option: bytes) -> KeyUse:
     return KeyUse(BOTH, lambda words: BOTH if has_option(words, option) else READS)
 
 
-class KeySpec(NamedTuple):
+class KeySpec:
     """Keys that are used in one way: from `first` to `last` (relative to first; negative: from the
     end) by `step`; or all words after the word `keyword`, searched from `first` on, or the first
     half of them (`halved`); or the number of keys that the word at `first` gives (`counted`), after
@@ -87,17 +92,32 @@ class KeySpec(NamedTuple):
     conditions of WHERE. With `options`, the keyword is one of these options from `first` on, in any
     order, and the word after it is the key; an empty word is none."""
 
-    flags: str
-    first: int
-    last: int
-    step: int
-    keyword: str = ""
-    halved: bool = False
-    counted: bool = False
-    optional: bool = False
-    of: Callable[[Words], str] | None = None
-    filtered: bool = False
-    options: Sequence[Argument] = ()
+    def __init__(
+        self,
+        flags: str,
+        first: int,
+        last: int,
+        step: int,
+        keyword: str = "",
+        *,
+        halved: bool = False,
+        counted: bool = False,
+        optional: bool = False,
+        of: Callable[[Words], str] | None = None,
+        filtered: bool = False,
+        options: Sequence[Argument] = (),
+    ) -> None:
+        self.flags = flags
+        self.first = first
+        self.last = last
+        self.step = step
+        self.keyword = keyword
+        self.halved = halved
+        self.counted = counted
+        self.optional = optional
+        self.of = of
+        self.filtered = filtered
+        self.options = options
 
     @property
     def is_movable(self) -> bool:
@@ -118,12 +138,11 @@ def find_key_specs(
     for index, argument in enumerate(arguments):
         if argument.token == "STREAMS":
             filtered = any(before.token == "WHERE" for before in _all_of(arguments))
-            spec = KeySpec(use or READS, at, -1, 1, "STREAMS", halved=True)
-            return (spec._replace(filtered=filtered),)
+            return (KeySpec(use or READS, at, -1, 1, "STREAMS", halved=True, filtered=filtered),)
         if argument.name == "numkeys":
             counted = arguments[index + 1]
-            spec = KeySpec(use or BOTH, at, 0, len(counted.parts) or 1)
-            return (spec._replace(counted=True, optional=counted.optional),)
+            step, optional = len(counted.parts) or 1, counted.optional
+            return (KeySpec(use or BOTH, at, 0, step, counted=True, optional=optional),)
         if use == NOT_KEY:
             return (KeySpec(NOT_KEY, at, -1 if argument.multiple else 0, 1),)
         if index == 0 and "key" in (argument.kind, *(part.kind for part in argument.parts[:1])):
@@ -241,7 +260,7 @@ def _after_option(options: Sequence[Argument], words: Words, at: int) -> int:
     if option.kind == "oneof":
         kinds = {_token_of(one).encode(): least_words(one) for one in option.parts}
         return at + 1 + kinds.get(words[at + 1].upper(), 1)
-    return at + least_words(option._replace(optional=False))
+    return at + least_words_of_given(option)
 
 
 def _token_of(argument: Argument) -> str:

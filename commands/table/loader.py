@@ -1,4 +1,7 @@
-"""Fills the command table: every module under commands/ registers its commands."""
+"""Fills the command table: the modules under commands/ register their commands.
+
+Those in commands/later register nothing. They are loaded when they are first used.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from millstream.commands.table.registry import COMMANDS
 
 
 def load_table() -> None:
-    """Import every module under commands/; a second call does nothing. Afterwards the rows are in
-    the order of their names, whatever the order of imports."""
+    """Import every module but those; a second call does nothing. Afterwards the rows are in the
+    order of their names, whatever the order of imports."""
     for name in _modules():
         import_module(name)
     rows = sorted(COMMANDS.items())
@@ -33,6 +36,8 @@ def _modules() -> tuple[str, ...]:
 def _modules_in(folder: str, package: str) -> Iterator[str]:
     """pkgutil.walk_packages does the same, but takes longer to import."""
     for entry in os.scandir(folder):
+        if entry.name == "later":
+            continue
         if entry.is_dir() and entry.name.isidentifier() and not entry.name.startswith("_"):
             yield from _modules_in(entry.path, f"{package}.{entry.name}")
         elif (name := getmodulename(entry.name)) and name != "__init__":

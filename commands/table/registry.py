@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -94,7 +93,6 @@ OUR_FIRST_VERSION = "0.1.0"  # in which the commands came that Redis does not ha
 SUBCOMMANDS = "subcommand [argument ...]"  # the syntax line of a container
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Command:
     """One row. `name` is lower case, a subcommand's is ``container|sub``; arity is that of Redis:
     the exact number of words, negative for at least that many. `keys` is (first, last, step) of the
@@ -103,24 +101,46 @@ class Command:
     is then read and written. `tips` are COMMAND's, for clients; `categories` ACL's. `unlisted`
     subcommands are known to dispatch and to nothing else: they answer an error."""
 
-    name: str
-    handler: Handler
-    arity: int
-    flags: frozenset[str] = frozenset()
-    group: str = ""
-    since: str = ""
-    summary: str = ""
-    description: str = ""
-    syntax: str = ""
-    complexity: str = ""
-    keys: tuple[int, int, int] = (0, 0, 0)
-    key_specs: tuple[KeySpec, ...] = ()
-    categories: frozenset[str] = frozenset()
-    writes_with: bytes | None = None
-    tips: tuple[str, ...] = ()
-    traits: frozenset[str] = frozenset()
-    subcommands: dict[bytes, Command] = field(default_factory=dict)
-    unlisted: dict[bytes, Command] = field(default_factory=dict)
+    def __init__(
+        self,
+        name: str,
+        handler: Handler,
+        arity: int,
+        group: str,
+        since: str,
+        syntax: str = "",
+        complexity: str = "",
+    ) -> None:
+        self.name = name
+        self.handler = handler
+        self.arity = arity
+        self.group = group
+        self.since = since
+        self.syntax = syntax
+        self.complexity = complexity
+        self.flags: frozenset[str] = frozenset()
+        self.keys = (0, 0, 0)
+        self.key_specs: tuple[KeySpec, ...] = ()
+        self.categories: frozenset[str] = frozenset()
+        self.writes_with: bytes | None = None
+        self.tips: tuple[str, ...] = ()
+        self.traits: frozenset[str] = frozenset()
+        self.subcommands: dict[bytes, Command] = {}
+        self.unlisted: dict[bytes, Command] = {}
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph of the handler's docstring, on one line."""
+        return self._docstring.partition("\n\n")[0].replace("\n", " ")
+
+    @property
+    def description(self) -> str:
+        """The other paragraphs."""
+        return self._docstring.partition("\n\n")[2].strip()
+
+    @property
+    def _docstring(self) -> str:
+        return inspect.getdoc(self.handler) or ""
 
     @property
     def syntax_error(self) -> str:
@@ -171,17 +191,14 @@ class CommandGroup:
         name, _, syntax = usage.partition(" ")
 
         def register(handler: H) -> H:
-            summary, _, description = (inspect.getdoc(handler) or "").partition("\n\n")
             row = Command(
-                name=f"{self.prefix}{name}".lower(),
-                handler=handler,
-                arity=arity,
-                group=self.group,
-                since=since or self.since,
-                summary=summary.replace("\n", " "),
-                description=description.strip(),
-                syntax=syntax,
-                complexity=complexity,
+                f"{self.prefix}{name}".lower(),
+                handler,
+                arity,
+                self.group,
+                since or self.since,
+                syntax,
+                complexity,
             )
             _derive(row, f"{self.tags} {tags}", keys)
             _add(row)
@@ -260,7 +277,7 @@ def refuse(container: str, sub: str, arity: int, handler: Handler) -> None:
     """Register a subcommand that Redis has and this server only answers with an error."""
     row = COMMANDS[container.lower().encode()]
     name = f"{row.name}|{sub}"
-    row.unlisted[sub.encode()] = Command(name, handler, arity, group=row.group, since=row.since)
+    row.unlisted[sub.encode()] = Command(name, handler, arity, row.group, row.since)
 
 
 command = CommandGroup("stream", since=OUR_FIRST_VERSION)

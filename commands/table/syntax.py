@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 _WORD = r"[^\s\[\]<>{}|]+"
 _TOKENS = re.compile(rf"[\[\]<>{{}}|]|\.\.\.|{_WORD}(?:\|{_WORD})*")
 _CLOSING = {"[": "]", "<": ">", "{": "}"}
-_LABEL = re.compile(r"(?<=[\[<{])(?:[a-z-]+: )+|(?<=\| )(?:[a-z-]+: )+")
+_LABEL = r"(?<=[\[<{])(?:[a-z-]+: )+|(?<=\| )(?:[a-z-]+: )+"
 _KINDS = {
     **dict.fromkeys(("key", "newkey", "source", "destination"), "key"),
     **dict.fromkeys(
@@ -42,16 +41,19 @@ _TYPE = re.compile(r":(integer|double|key|string)\b")
 _SIGNS = {"=": "equal", "~": "approximately", "*": "auto-id", "$": "new-id"}
 
 
-class Argument(NamedTuple):
+class Argument:
     """One argument: `kind` as in Redis (key, string, integer, pattern, pure-token, oneof, block);
-    `token` the fixed word before the value."""
+    `token` the fixed word before the value. It changes only while its line is parsed: every start
+    parses all lines."""
 
-    name: str
-    kind: str
-    token: str = ""
-    optional: bool = False
-    multiple: bool = False
-    parts: tuple[Argument, ...] = ()
+    def __init__(
+        self, name: str, kind: str, token: str = "", parts: tuple[Argument, ...] = ()
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.token = token
+        self.optional = self.multiple = False
+        self.parts = parts
 
 
 class SyntaxLineError(ValueError):
@@ -69,8 +71,11 @@ def parse_syntax(syntax: str) -> list[Argument]:
 
 def least_words(argument: Argument) -> int:
     """The least number of words of a request for this argument."""
-    if argument.optional:
-        return 0
+    return 0 if argument.optional else least_words_of_given(argument)
+
+
+def least_words_of_given(argument: Argument) -> int:
+    """The same if it is not left out."""
     fixed = 1 if argument.token and argument.kind != "pure-token" else 0
     if argument.kind == "oneof":
         return fixed + min(map(least_words, argument.parts))
@@ -94,7 +99,7 @@ def _varies(argument: Argument) -> bool:
 
 def shown_syntax(syntax: str) -> str:
     """The line without labels, types and braces."""
-    return _LABEL.sub("", _TYPE.sub("", syntax)).replace("{", "").replace("}", "")
+    return re.sub(_LABEL, "", _TYPE.sub("", syntax)).replace("{", "").replace("}", "")
 
 
 def _is_token(word: str) -> bool:
@@ -113,7 +118,7 @@ def _parse_group(tokens: list[str], at: int, closing: str) -> tuple[list[list[Ar
             alternatives.append([])
         elif token == "...":
             if alternatives[-1]:
-                alternatives[-1][-1] = alternatives[-1][-1]._replace(multiple=True)
+                alternatives[-1][-1].multiple = True
         elif token in _CLOSING:
             label = tokens[at][:-1] if at < len(tokens) and tokens[at].endswith(":") else ""
             inner, at = _parse_group(tokens, at + bool(label), _CLOSING[token])
@@ -135,7 +140,7 @@ def _word(word: str) -> Argument:
         return _one_of([[_word(part)] for part in word.split("|")])
     if _is_token(word):
         return Argument(_SIGNS.get(word, word.lower()), "pure-token", token=word)
-    if typed := _TYPE.search(word):
+    if ":" in word and (typed := _TYPE.search(word)):
         return Argument(word[: typed.start()], typed[1])
     return Argument(word, _KINDS.get(word, "string"))
 
@@ -147,21 +152,22 @@ def _join_tokens(sequence: list[Argument]) -> list[Argument]:
         before = joined[-1] if joined else None
         fixed = before is not None and before.kind == "pure-token" and not before.optional
         if fixed and before and not argument.token and not argument.optional:
-            joined[-1] = argument._replace(token=before.token)
+            argument.token = before.token
+            joined[-1] = argument
         else:
             joined.append(argument)
     return joined
 
 
 def _one_of(alternatives: list[list[Argument]]) -> Argument:
-    parts = tuple(_block(_join_tokens(sequence)) for sequence in alternatives)
-    return Argument("_".join(part.name for part in parts), "oneof", parts=parts)
+    parts = tuple([_block(sequence) for sequence in alternatives])
+    return Argument("_".join([part.name for part in parts]), "oneof", parts=parts)
 
 
 def _block(sequence: list[Argument]) -> Argument:
     if len(sequence) == 1:
         return sequence[0]
-    return Argument("_".join(part.name for part in sequence), "block", parts=tuple(sequence))
+    return Argument("_".join([part.name for part in sequence]), "block", parts=tuple(sequence))
 
 
 def _labelled_block(label: str, inner: list[list[Argument]]) -> Argument:
@@ -181,7 +187,7 @@ def _add_group(
     if not any(inner):
         if not (optional and target):
             raise SyntaxLineError("an empty group")
-        target[-1] = target[-1]._replace(multiple=True)
+        target[-1].multiple = True
         return
     joined = [_join_tokens(sequence) for sequence in inner]
     if len(joined) == 1:
@@ -192,13 +198,16 @@ def _add_group(
         repeats = optional and size > 0 and group[-1].multiple
         if repeats and [argument.name for argument in before] == names:
             if size == 1:
-                target[-1] = target[-1]._replace(multiple=True)
+                target[-1].multiple = True
             else:
-                target[-size:] = [_block(before)._replace(name="data", multiple=True)]
+                block = _block(before)
+                block.name, block.multiple = "data", True
+                target[-size:] = [block]
             return
         added = _block(group)
     else:
-        added = _one_of(inner)
+        added = _one_of(joined)
     if label:
-        added = added._replace(name=label)
-    target.append(added._replace(optional=optional or added.optional))
+        added.name = label
+    added.optional = added.optional or optional
+    target.append(added)

@@ -15,7 +15,7 @@ from millstream.storage.blocks.checksum import crc32
 
 # The form of the answer and what follows it. In form 1, all effects are RESP.
 _FORMS = "1", "2"
-_WORD = re.compile(r"\S{1,80}")
+_WORD = r"\S{1,80}"
 
 
 class BackupAnswer(NamedTuple):
@@ -41,7 +41,7 @@ class BackupAnswer(NamedTuple):
         """ValueError when it is not such a line."""
         text, _, checksum = line.rpartition(b" ")
         title, form, version, role, history, *numbers = text.decode("ascii").split(" ")
-        if title != "+BACKUP" or not _WORD.fullmatch(version + role + history):
+        if title != "+BACKUP" or not re.fullmatch(_WORD, version + role + history):
             raise ValueError("it is not an answer to BACKUP")
         if form not in _FORMS:
             raise ValueError("a newer millstream has sent it: use that version for the backup")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -19,17 +18,24 @@ UINT64_MAX = 2**64 - 1
 MEGABYTE = 1024**2
 
 
-@dataclass(frozen=True, slots=True)
 class Kind:
     """`parse(text, current)` returns the value or raises ValueError with Redis' text; `show`
     returns the text for CONFIG GET; `many` allows several words in a file's line. With
     `line_words`, a file has one line for this number of words, and `parse` combines lines."""
 
-    parse: Callable[[str, Any], Any]
-    show: Callable[[Any], str]
-    name: str
-    many: bool = False
-    line_words: int = 0
+    def __init__(
+        self,
+        parse: Callable[[str, Any], Any],
+        show: Callable[[Any], str],
+        name: str,
+        many: bool = False,
+        line_words: int = 0,
+    ) -> None:
+        self.parse = parse
+        self.show = show
+        self.name = name
+        self.many = many
+        self.line_words = line_words
 
 
 def _parse_yes_no(text: str, current: object) -> bool:

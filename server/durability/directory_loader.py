@@ -7,8 +7,7 @@ restart. Nothing is written; the start corrects unfinished files and a torn end 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.errors import BlockError, DataError
 from millstream.storage.capture.small_loader import SmallLoader
@@ -17,8 +16,11 @@ from millstream.storage.files.frame_times import begins_line
 from millstream.storage.files.journal_format import read_head
 from millstream.storage.files.journal_reader import JournalReader, TornEnd
 from millstream.storage.files.manifest import Manifest, check_manifest_owner, check_owner, is_base
-from millstream.storage.files.snapshot_format import BlockType, KeyRecord
-from millstream.storage.files.snapshot_reader import SnapshotEnds, SnapshotReader
+
+# Loaded with the first base that is read.
+if TYPE_CHECKING:
+    from millstream.storage.files.snapshot_format import BlockType, KeyRecord
+    from millstream.storage.files.snapshot_reader import SnapshotReader
 
 Progress = Callable[[int, int], None]
 _PROGRESS_BYTES = 1 << 20
@@ -41,6 +43,8 @@ def check_owners(manifest: Manifest, files: Sequence[File]) -> None:
 def read_directory_id(file: File) -> bytes:
     """The ID of the directory that a base or journal belongs to; b"" in version 1."""
     if is_base(file.name):
+        from millstream.storage.files.snapshot_reader import SnapshotEnds
+
         return SnapshotEnds(file).read_header().directory
     return read_head(file).format.directory
 
@@ -55,21 +59,21 @@ class Restorable(Protocol):
     def restore_global(self, meta: dict[str, Any], /) -> None: ...
 
 
-@dataclass(eq=False, repr=False)
 class LoadReport:
     """The result of `load`. `notes` are sentences for the log and the terminal."""
 
-    keys: int = 0
-    entries: int = 0
-    frames: int = 0
-    effects: int = 0
-    bytes: int = 0
-    torn_bytes: int = 0
-    seconds: float = 0.0
-    base: str | None = None
-    journals: tuple[str, ...] = ()
-    removed: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.keys = 0
+        self.entries = 0
+        self.frames = 0
+        self.effects = 0
+        self.bytes = 0
+        self.torn_bytes = 0
+        self.seconds = 0.0
+        self.base: str | None = None
+        self.journals: tuple[str, ...] = ()
+        self.removed: list[str] = []
+        self.notes: list[str] = []
 
 
 class Loader:
@@ -121,6 +125,8 @@ class Loader:
     ) -> Iterator[None]:
         check_owners(manifest, files)
         if manifest.base is not None:
+            from millstream.storage.files.snapshot_reader import SnapshotReader
+
             base, files = files[0], files[1:]
             reader = SnapshotReader(base)
             yield from reader.check_copies_in_slices()

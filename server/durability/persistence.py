@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.errors import CommandError, DataError
 from millstream.server.durability import commits, snapshots
@@ -31,7 +31,9 @@ from millstream.server.durability.unsynced import UnsyncedFrames
 from millstream.server.durability.workers import Machine, post
 from millstream.storage.files.journal_file import RESERVE_LEAST, JournalFile
 from millstream.storage.files.journal_writer import Journal
-from millstream.storage.files.snapshot_format import BlockType
+
+if TYPE_CHECKING:
+    from millstream.storage.files.snapshot_format import BlockType
 
 log = logging.getLogger("millstream.persistence")
 

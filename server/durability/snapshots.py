@@ -21,8 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.errors import CommandError
 from millstream.server.durability import save_points
@@ -39,8 +38,9 @@ from millstream.storage.files.journal_file import (
     reserve_ahead,
 )
 from millstream.storage.files.manifest import base_name, journal_name
-from millstream.storage.files.snapshot_format import BASE_SALT_SIZE
-from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
+
+if TYPE_CHECKING:
+    from millstream.storage.files.snapshot_writer import SnapshotWriter
 
 log = logging.getLogger("millstream.persistence")
 
@@ -92,43 +92,52 @@ class JournalKeeper(Protocol):
         """The snapshot has failed; None: it was cancelled."""
 
 
-@dataclass(eq=False, repr=False)
 class Job:
-    """One snapshot in progress, from prepare to publish."""
+    """One snapshot in progress, from prepare to publish. `kind` is "save" or "rewrite", which of
+    INFO's fields show it, or "copy" for a backup; `finished` are journals that will get no more
+    frames."""
 
-    kind: str  # "save" or "rewrite": which of INFO's fields show it; "copy" for a backup
-    number: int
-    journal: str | None
-    attached: bool
-    pause: Callable[[], None]
-    started_ms: int
-    finished: tuple[str, ...] = ()  # journals that will get no more frames
-    files_bytes: int | None = None  # the size of all files soon after its beginning
-    is_short: bool = False  # the disk may be full: the base gets the space that is left
-    created_ms: int = 0
-    seq: int = 0
-    changes: int = 0
-    journal_file: JournalFile | None = None
-    file: File | None = None
-    writer: SnapshotWriter | None = None
-    capture: CaptureLike | None = None
-    global_meta: dict[str, Any] = field(default_factory=dict)
-    published: bool = False
-    slices_sent: int = 0  # counted by the loop
-    slices_written: int = 0  # counted by the worker
-    error: BaseException | None = None
-    cancelled: bool = False
-    on_copied: Copied | None = None
-    copy: File | None = None
+    def __init__(
+        self,
+        kind: str,
+        number: int,
+        journal: str | None,
+        attached: bool,
+        pause: Callable[[], None],
+        started_ms: int,
+        finished: tuple[str, ...],
+    ) -> None:
+        self.kind = kind
+        self.number = number
+        self.journal = journal
+        self.attached = attached
+        self.pause = pause
+        self.started_ms = started_ms
+        self.finished = finished
+        self.files_bytes: int | None = None  # the size of all files soon after its beginning
+        self.is_short = False  # the disk may be full: the base gets the space that is left
+        self.created_ms = self.seq = self.changes = 0
+        self.journal_file: JournalFile | None = None
+        self.file: File | None = None
+        self.writer: SnapshotWriter | None = None
+        self.capture: CaptureLike | None = None
+        self.global_meta: dict[str, Any] = {}
+        self.published = False
+        self.slices_sent = 0  # counted by the loop
+        self.slices_written = 0  # counted by the worker
+        self.error: BaseException | None = None
+        self.cancelled = False
+        self.on_copied: Copied | None = None
+        self.copy: File | None = None
 
 
-@dataclass(eq=False, repr=False)
 class Tally:
     """INFO's fields about one kind of snapshot."""
 
-    count: int = 0
-    ok: bool = True
-    last_s: int = -1
+    def __init__(self) -> None:
+        self.count = 0
+        self.ok = True
+        self.last_s = -1
 
 
 class _Cancelled(Exception):
@@ -459,6 +468,9 @@ class Snapshots:
             job.capture = None
 
     def _open_base(self, job: Job) -> None:
+        from millstream.storage.files.snapshot_format import BASE_SALT_SIZE
+        from millstream.storage.files.snapshot_writer import Identity, SnapshotWriter
+
         assert job.file is not None
         job.writer = SnapshotWriter(
             job.file,

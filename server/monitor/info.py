@@ -48,7 +48,7 @@ NO_RATES = [0.0] * TOTALS
 _SYSTEM = os.uname()
 _COMPILER = sys.version.partition("[")[2].removesuffix("]")
 Section = dict[str, object]
-WHOLE = re.compile("-?(0|[1-9][0-9]*)")
+WHOLE = "-?(0|[1-9][0-9]*)"
 SAMPLES = 16  # the seconds that the instantaneous rates cover, as in Redis
 
 
@@ -495,7 +495,7 @@ Collect = Callable[[], str]
 def fields_of(section: str) -> Section:
     """The fields of a section by name; whole numbers as such."""
     pairs = (line.partition(":") for line in section.split("\r\n") if line)
-    return {name: int(value) if WHOLE.fullmatch(value) else value for name, _, value in pairs}
+    return {name: int(value) if re.fullmatch(WHOLE, value) else value for name, _, value in pairs}
 
 
 class Info:

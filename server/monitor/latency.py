@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 SAMPLES = 160
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Series:
     """The samples of one event, oldest first, as [second, milliseconds]."""
 
-    max_ms: int = 0
-    samples: deque[list[int]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    def __init__(self) -> None:
+        self.max_ms = 0
+        self.samples: deque[list[int]] = deque(maxlen=SAMPLES)
 
 
 class LatencyMonitor:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from millstream.commands.table.foreign import foreign_keys
+from millstream.commands.later.foreign import foreign_keys
 from millstream.storage.dump.rdb_file import Passed, library_name
 from millstream.storage.dump.skipping import OTHER_TYPES
 

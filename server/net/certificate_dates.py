@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 import ssl
-from datetime import UTC, datetime
+import time
 from pathlib import Path
 
 from millstream.server.config.directives import Config
 from millstream.server.net.tls_contexts import (
     NO_CHECK_TIME,
+    date_of,
     expires_s,
     handshake_in_memory,
     link_files,
@@ -18,7 +19,7 @@ from millstream.server.net.tls_contexts import (
     make_link_context,
 )
 
-_HASHED_NAME = re.compile(r"[0-9a-f]{8}\.[0-9]+")  # OpenSSL reads no other file of a folder
+_HASHED_NAME = r"[0-9a-f]{8}\.[0-9]+"  # OpenSSL reads no other file of a folder
 FILES_MAX = 1000  # of tls-ca-cert-dir
 
 
@@ -42,9 +43,9 @@ def expiry_dates(config: Config) -> dict[str, int]:
 
 def expiry_warnings(dates: dict[str, int]) -> list[str]:
     """A sentence about each directive with a certificate that has expired."""
-    now_s = datetime.now(UTC).timestamp()
+    now_s = time.time()
     return [
-        f"{directive}: a certificate has expired on {datetime.fromtimestamp(until_s, UTC).date()}"
+        f"{directive}: a certificate has expired on {date_of(until_s)}"
         for directive, until_s in dates.items()
         if until_s < now_s
     ]
@@ -55,7 +56,7 @@ def _hashed_files(folder: Path) -> list[Path]:
         names = sorted(path.name for path in folder.iterdir())
     except OSError:
         return []
-    return [folder / name for name in names if _HASHED_NAME.fullmatch(name)][:FILES_MAX]
+    return [folder / name for name in names if re.fullmatch(_HASHED_NAME, name)][:FILES_MAX]
 
 
 def _first_s(paths: list[Path]) -> int:

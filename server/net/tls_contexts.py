@@ -8,9 +8,9 @@ day on which the certificate expires.
 from __future__ import annotations
 
 import ssl
+import time
 import warnings
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,15 +51,18 @@ class Tls(NamedTuple):
         if warning:
             LOGGER.warning("tls      %s", warning)
         else:
-            moment = datetime.fromtimestamp(self.expires_s, UTC)
-            LOGGER.info("tls      the certificate is valid until %s", moment.date())
+            LOGGER.info("tls      the certificate is valid until %s", date_of(self.expires_s))
 
     def warning(self) -> str:
         """A sentence about an expired certificate; empty if the certificate is valid."""
-        moment = datetime.fromtimestamp(self.expires_s, UTC)
-        return (
-            f"the certificate has expired on {moment.date()}" if moment < datetime.now(UTC) else ""
-        )
+        if self.expires_s >= time.time():
+            return ""
+        return f"the certificate has expired on {date_of(self.expires_s)}"
+
+
+def date_of(unix_s: int) -> str:
+    """A day in UTC."""
+    return time.strftime("%Y-%m-%d", time.gmtime(unix_s))
 
 
 def make_tls(config: Config) -> Tls:

@@ -19,7 +19,7 @@ from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.execution.executor import Executor
 from millstream.server.replication.feeds import Feeds
-from millstream.server.replication.link import Standing
+from millstream.server.replication.standing import Standing
 from millstream.server.replication.write_refusals import READONLY, HoldPoint
 
 log = logging.getLogger("millstream.replication")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from millstream.errors import CommandError
 from millstream.server.config.directives import Config
@@ -23,8 +22,9 @@ from millstream.server.execution.executor import Executor
 from millstream.server.replication.feed import Feed
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.handover import Handover
-from millstream.server.replication.link import LinkTotals, Standing
-from millstream.server.replication.link_protocol import RETRY
+from millstream.server.replication.link_totals import LinkTotals
+from millstream.server.replication.link_words import RETRY
+from millstream.server.replication.standing import Standing
 
 log = logging.getLogger("millstream.replication")
 
@@ -34,26 +34,39 @@ IN_PROGRESS = "failover-in-progress"
 _PAUSE = "failover"
 
 
-@dataclass(eq=False, repr=False)
 class Failover:
     """At most one at a time; `state` is what INFO shows. `follow(host, port, forced)` makes this
     server a replica of one that is to take over, `on_abandoned(was_replica)` a primary again."""
 
-    config: Config
-    machine: Machine
-    persistence: Persistence
-    executor: Executor
-    feeds: Feeds
-    standing: Standing
-    handover: Handover
-    totals: LinkTotals
-    follow: Callable[[str, int, bool], None]
-    on_abandoned: Callable[[bool], None]
-    state: str = field(default=NONE, init=False)
-    # None: the first replica that has everything.
-    _target: tuple[str, int] | None = field(default=None, init=False)
-    _is_forced: bool = field(default=False, init=False)
-    _attempt: int = field(default=0, init=False)  # of which a timer is
+    def __init__(
+        self,
+        config: Config,
+        machine: Machine,
+        persistence: Persistence,
+        executor: Executor,
+        feeds: Feeds,
+        standing: Standing,
+        handover: Handover,
+        *,
+        totals: LinkTotals,
+        follow: Callable[[str, int, bool], None],
+        on_abandoned: Callable[[bool], None],
+    ) -> None:
+        self.config = config
+        self.machine = machine
+        self.persistence = persistence
+        self.executor = executor
+        self.feeds = feeds
+        self.standing = standing
+        self.handover = handover
+        self.totals = totals
+        self.follow = follow
+        self.on_abandoned = on_abandoned
+        self.state = NONE
+        # None: the first replica that has everything.
+        self._target: tuple[str, int] | None = None
+        self._is_forced = False
+        self._attempt = 0  # of which a timer is
 
     @property
     def is_under_way(self) -> bool:

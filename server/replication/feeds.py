@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from millstream.server.config.directives import Config
@@ -23,7 +22,6 @@ def check_output(executor: Executor, client: Any) -> None:
         check(client)
 
 
-@dataclass(eq=False, repr=False)
 class Feeds:
     """The backlog is kept from the first replica until repl-backlog-ttl after the last one has
     disconnected. A replica keeps it: it may be promoted, as in Redis. `worker` reads old frames.
@@ -32,13 +30,19 @@ class Feeds:
     a shard; None: all replicas count, for replicas-durable.
     """
 
-    config: Config
-    machine: Machine
-    persistence: Persistence
-    executor: Executor
-    worker: TaskWorker
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        config: Config,
+        machine: Machine,
+        persistence: Persistence,
+        executor: Executor,
+        worker: TaskWorker,
+    ) -> None:
+        self.config = config
+        self.machine = machine
+        self.persistence = persistence
+        self.executor = executor
+        self.worker = worker
         self.by_client: dict[int, Feed] = {}
         self.source = FrameSource(self.persistence, self.worker)
         self.members: frozenset[str] | None = None

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from millstream.errors import CommandError
 from millstream.server.config.directives import Config
@@ -24,10 +23,10 @@ from millstream.server.durability.workers import Machine
 from millstream.server.replication.accepting_primary import SUPERSEDED, Acceptance
 from millstream.server.replication.feed import Feed
 from millstream.server.replication.history import Histories
-from millstream.server.replication.link import Standing
-from millstream.server.replication.link_protocol import LACKS_FRAMES
+from millstream.server.replication.link_words import LACKS_FRAMES
 from millstream.server.replication.promotion import PROMOTING_MS
 from millstream.server.replication.records import encode_last
+from millstream.server.replication.standing import Standing
 from millstream.server.replication.upstream import Upstream
 
 log = logging.getLogger("millstream.replication")
@@ -44,7 +43,6 @@ LACKS = (
 REFUSED = "READONLY You can't write against this server: " + LACKS
 
 
-@dataclass(eq=False, repr=False)
 class Relay:
     """A replica with replicas of its own passes their promotions on to its primary.
 
@@ -52,14 +50,22 @@ class Relay:
     `is_promoting()`: this server is being promoted itself.
     """
 
-    machine: Machine
-    persistence: Persistence
-    standing: Standing
-    upstream: Upstream
-    is_promoting: Callable[[], bool]
-    _feeds: dict[str, Feed] = field(default_factory=dict, init=False)  # that wait for LAST
-    # Addresses; the primary has sent its last frames for them.
-    _asked: set[str] = field(default_factory=set, init=False)
+    def __init__(
+        self,
+        machine: Machine,
+        persistence: Persistence,
+        standing: Standing,
+        upstream: Upstream,
+        is_promoting: Callable[[], bool],
+    ) -> None:
+        self.machine = machine
+        self.persistence = persistence
+        self.standing = standing
+        self.upstream = upstream
+        self.is_promoting = is_promoting
+        self._feeds: dict[str, Feed] = {}  # that wait for LAST
+        # Addresses; the primary has sent its last frames for them.
+        self._asked: set[str] = set()
 
     def begin(self, feed: Feed) -> None:
         """The replica is being promoted. It gets the frames here if there is no primary to ask:
@@ -112,7 +118,6 @@ class Relay:
         self._asked.clear()
 
 
-@dataclass(eq=False, repr=False)
 class Handover:
     """`superseded_by` is the address of a promoted server that lacks frames; "" if there is
     none.
@@ -122,21 +127,35 @@ class Handover:
     all frames.
     """
 
-    config: Config
-    machine: Machine
-    persistence: Persistence
-    histories: Histories
-    acceptance: Acceptance
-    standing: Standing
-    relay: Relay
-    on_promotion: Callable[[], None]
-    on_change: Callable[[], None]
-    follow_promoted: Callable[[str, int], None]
-    superseded_by: str = field(default="", init=False)
-    # An address, and the newest line here when the server there was promoted.
-    _promoted: tuple[str, str] = field(default=("", ""), init=False)
-    # By address: is being promoted, until then at most.
-    _until_ms: dict[str, int] = field(default_factory=dict, init=False)
+    def __init__(
+        self,
+        config: Config,
+        machine: Machine,
+        persistence: Persistence,
+        histories: Histories,
+        acceptance: Acceptance,
+        standing: Standing,
+        relay: Relay,
+        *,
+        on_promotion: Callable[[], None],
+        on_change: Callable[[], None],
+        follow_promoted: Callable[[str, int], None],
+    ) -> None:
+        self.config = config
+        self.machine = machine
+        self.persistence = persistence
+        self.histories = histories
+        self.acceptance = acceptance
+        self.standing = standing
+        self.relay = relay
+        self.on_promotion = on_promotion
+        self.on_change = on_change
+        self.follow_promoted = follow_promoted
+        self.superseded_by = ""
+        # An address, and the newest line here when the server there was promoted.
+        self._promoted: tuple[str, str] = ("", "")
+        # By address: is being promoted, until then at most.
+        self._until_ms: dict[str, int] = {}
 
     @property
     def is_waiting(self) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from millstream.server.durability.persistence import Persistence
@@ -19,7 +18,7 @@ from millstream.storage.files.frame_times import encode_line
 from millstream.storage.keyspace.keyspace import HISTORIES_MAX, Keyspace, Line
 
 NO_HISTORY = "0" * 40  # shown in place of a line that does not exist
-_LINE = re.compile(rb"([0-9a-f]{40}):([1-9][0-9]{0,18})")
+_LINE = rb"([0-9a-f]{40}):([1-9][0-9]{0,18})"
 
 
 def newest_line(lines: Sequence[Line]) -> str:
@@ -58,7 +57,7 @@ def parse(word: bytes) -> tuple[Line, ...]:
     if not word:
         return ()
     parts = word.split(b",")
-    found = [_LINE.fullmatch(part) for part in parts]
+    found = [re.fullmatch(_LINE, part) for part in parts]
     if len(parts) > HISTORIES_MAX or not all(found):
         raise ValueError(f"{word[:80]!r} is not a list of histories")
     lines = tuple((one[1].decode(), int(one[2])) for one in found if one is not None)
@@ -67,18 +66,22 @@ def parse(word: bytes) -> tuple[Line, ...]:
     return lines
 
 
-@dataclass(eq=False, repr=False)
 class Histories:
     """The lines of history of this server. `own_line` is the one that this server has begun as a
     primary; it may have no frame yet. `term` is that of the next line: 0 outside a shard. `new_id`
     makes 40 random hexadecimal digits."""
 
-    keyspace: Keyspace
-    persistence: Persistence
-    executor: Executor
-    new_id: Callable[[], str]
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        keyspace: Keyspace,
+        persistence: Persistence,
+        executor: Executor,
+        new_id: Callable[[], str],
+    ) -> None:
+        self.keyspace = keyspace
+        self.persistence = persistence
+        self.executor = executor
+        self.new_id = new_id
         self.own_line = NO_HISTORY
         self.term = 0
 

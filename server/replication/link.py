@@ -25,10 +25,9 @@ Which data here a full sync of this primary may replace (`consent`):
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, StrEnum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from millstream.commands.runtime.effects import EffectError
 from millstream.server.durability.data_files import in_words
@@ -41,10 +40,8 @@ from millstream.server.replication.link_connection import (
     LinkConnection,
     PrimaryClient,
 )
+from millstream.server.replication.link_hooks import LinkHooks
 from millstream.server.replication.link_protocol import (
-    LACKS_FRAMES,
-    TAKEOVER,
-    TAKEOVER_FORCED,
     Continued,
     Event,
     FullSync,
@@ -53,6 +50,8 @@ from millstream.server.replication.link_protocol import (
     Rewind,
     Told,
 )
+from millstream.server.replication.link_totals import LinkTotals
+from millstream.server.replication.link_words import LACKS_FRAMES, TAKEOVER, TAKEOVER_FORCED
 from millstream.server.replication.pacing import Pace
 from millstream.server.replication.receiver import Receiver, Trust
 from millstream.server.replication.records import (
@@ -90,37 +89,6 @@ class Consent(Enum):
     NEW = auto()
     ACCEPTED = auto()
     RENEWED = auto()
-
-
-@dataclass
-class LinkTotals:
-    """The events on all links of this server so far, for INFO."""
-
-    received_bytes: int = 0
-    connection_errors: int = 0  # connections to the primary that failed or were lost
-    link_errors: int = 0  # bytes of the primary that are not allowed
-    refusals: int = 0  # errors of the primary
-    failed_syncs: int = 0  # full syncs and rewinds that could not be completed
-    kept_data: int = 0  # full syncs refused because the primary has less data
-    rewinds: int = 0
-    last_error: str = ""
-    warned_of_clock: bool = False
-
-
-class LinkHooks(NamedTuple):
-    """Callbacks of a link. `on_change`: what this server refuses may have changed. `on_refused`
-    returns whether the error has ended a FAILOVER, and this link. `on_last` gets the record LAST:
-    whether the sender is a primary. `on_confirmed` gets the number of the last frame that enough
-    members of the shard have."""
-
-    on_change: Callable[[], None]
-    on_linked: Callable[[], None]
-    on_lost: Callable[[], None]
-    on_taken_over: Callable[[], None]  # as a FAILOVER has asked the other server
-    on_refused: Callable[[str], bool]
-    on_last: Callable[[bool], None]
-    on_message: Callable[[bytes, bytes, bool], None]
-    on_confirmed: Callable[[int], None]
 
 
 @dataclass(eq=False, repr=False)
@@ -621,17 +589,3 @@ class Link:
             lacks = "" if has_all else f" {LACKS_FRAMES}"
             self._connection.protocol.say("promoted", f"{host} {port}{lacks}".encode())
             self._connection.flush()
-
-
-@dataclass
-class Standing:
-    """The followed primary: `link` is None on a primary. `becomes_primary`: it is promoted, and
-    is a primary when the data that it was receiving is loaded."""
-
-    receiver: Receiver
-    link: Link | None = None
-    becomes_primary: bool = False
-
-    @property
-    def is_replica(self) -> bool:
-        return self.link is not None

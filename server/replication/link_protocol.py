@@ -9,10 +9,17 @@ again, as a replica of Redis does, and the events are those of `redis_opening`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from millstream.server.replication import history
+from millstream.server.replication.link_words import (
+    CAPABILITIES,
+    KNOWS_SHARDS,
+    KNOWS_UPSTREAM,
+    RETRY,
+    encode_request,
+)
 from millstream.server.replication.records import Decoder, LinkError, Record
 from millstream.server.replication.redis_opening import (
     NO_POSITION,
@@ -25,12 +32,6 @@ from millstream.server.replication.redis_opening import (
 from millstream.server.replication.upstream import parse_ids
 from millstream.storage.keyspace.keyspace import Line, Source
 
-# A replica knows effects as RESP, and those with codes. Earlier versions know only the first, so
-# they can be primaries of this server but not its replicas.
-KNOWS_CODES = b"millstream-2"
-CAPABILITIES = b"millstream-1", KNOWS_CODES
-# Capabilities: the replica wants the IDs of the servers above it; it knows SHARD_MESSAGE records.
-KNOWS_UPSTREAM, KNOWS_SHARDS = b"upstream", b"shard-messages"
 _LINE_MAX = 4096
 _INFO_MAX = 1 << 20
 _UNKNOWN_OPTION = "Unrecognized REPLCONF option"  # the error of a Redis
@@ -39,10 +40,6 @@ _ACK = (
     b"$6\r\nOFFSET\r\n$%d\r\n%b\r\n"
 )
 _ACK_OF_TERM = _ACK.replace(b"*7", b"*9") + b"$4\r\nTERM\r\n$%d\r\n%b\r\n"
-TAKEOVER, TAKEOVER_FORCED = (b"FAILOVER",), (b"FAILOVER", b"FORCE")  # options of PSYNC
-LACKS_FRAMES = "lacks"  # after the address of a promoted server that lacks frames of the sender
-# The primary cannot serve a replica at present; it will be asked again soon.
-RETRY = "TRYAGAIN"  # during a failover also: the server that refuses is the primary already
 _UNABLE = ("-NOAUTH", "-NOPERM", "-MASTERDOWN", "-CLUSTERDOWN")  # to answer PING
 _TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", RETRY)
 
@@ -114,13 +111,6 @@ class IsRedis(NamedTuple):
 
 
 Event = Continued | FullSync | Rewind | Refused | Told | Noted | Record | IsRedis | SourceEvent
-
-
-def encode_request(words: Sequence[bytes]) -> bytes:
-    parts = [b"*%d\r\n" % len(words)]
-    for word in words:
-        parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
-    return b"".join(parts)
 
 
 class LinkProtocol:

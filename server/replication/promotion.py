@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.replication.accepting_primary import Acceptance
 from millstream.server.replication.history import Histories
-from millstream.server.replication.link import Link, Standing
-from millstream.server.replication.link_connection import Connector, LinkConnection
-from millstream.server.replication.link_protocol import Noted, Refused
-from millstream.server.replication.records import LinkError
+from millstream.server.replication.standing import Late, Standing
+
+if TYPE_CHECKING:
+    from millstream.server.replication.announcement import Announcement
+    from millstream.server.replication.link import Link
 
 log = logging.getLogger("millstream.replication")
 
@@ -37,13 +38,9 @@ PROMOTING_MS = 15_000
 _CHECK_MS = 500
 _LATE_MS = 1000  # a check that is later: this server was suspended
 
-TELLING_MS = 30_000
-_DIAL_MS = 3000
-
 assert WAIT_MAX_MS + 2 * (_CHECK_MS + _LATE_MS) < PROMOTING_MS
 
 
-@dataclass(eq=False, repr=False)
 class Promotion:
     """Of this server; at most one at a time. `was_complete`: the last one had everything that the
     primary had confirmed.
@@ -52,24 +49,37 @@ class Promotion:
     impossible, `on_end` when the promotion has ended in any way.
     """
 
-    machine: Machine
-    persistence: Persistence
-    histories: Histories
-    acceptance: Acceptance
-    standing: Standing
-    connector: Connector
-    become_primary: Callable[[], None]
-    on_refused: Callable[[str, CommandError], None]
-    on_end: Callable[[], None]
-    was_complete: bool = field(default=False, init=False)
-    _link: Link | None = field(default=None, init=False)
-    _began_ms: int = field(default=0, init=False)
-    _due_ms: int = field(default=0, init=False)  # when the next check is due
-    _has_arrived: bool = field(default=False, init=False)
-    _was_marked: bool = field(default=False, init=False)
-    _may_connect: bool = field(default=False, init=False)
-    _announcement: Announcement | None = field(default=None, init=False)
-    _replicaof: str = field(default="", init=False)  # the directive, in case it is refused
+    def __init__(
+        self,
+        machine: Machine,
+        persistence: Persistence,
+        histories: Histories,
+        acceptance: Acceptance,
+        standing: Standing,
+        late: Late,
+        *,
+        become_primary: Callable[[], None],
+        on_refused: Callable[[str, CommandError], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self.machine = machine
+        self.persistence = persistence
+        self.histories = histories
+        self.acceptance = acceptance
+        self.standing = standing
+        self._late = late
+        self.become_primary = become_primary
+        self.on_refused = on_refused
+        self.on_end = on_end
+        self.was_complete = False
+        self._link: Link | None = None
+        self._began_ms = 0
+        self._due_ms = 0  # when the next check is due
+        self._has_arrived = False
+        self._was_marked = False
+        self._may_connect = False
+        self._announcement: Announcement | None = None
+        self._replicaof = ""  # the directive, in case it is refused
 
     @property
     def is_under_way(self) -> bool:
@@ -106,9 +116,11 @@ class Promotion:
     def announce(self, host: str, port: int) -> None:
         """Tell the old primary, unless this server follows it already."""
         if not self.standing.is_replica:
+            from millstream.server.replication.announcement import Announcement
+
             self.histories.require_line()  # it divides later frames from old ones
             self._announcement = Announcement(
-                host, port, self.connector, self.machine, self.persistence, self._announced
+                host, port, self._late.connector, self.machine, self.persistence, self._announced
             )
 
     def _announced(self) -> None:
@@ -216,87 +228,3 @@ class Promotion:
             self.on_refused(self._replicaof, error)
         finally:
             self.end()
-
-
-@dataclass(eq=False, repr=False)
-class Announcement:
-    """A promoted server reports its role to its old primary, on a connection of its own, for
-    TELLING_MS at most.
-
-    The replica's link has said so already (`REPLCONF promoted`), and was closed. But it may have
-    broken before, or the old primary may have restarted since: it would continue to confirm writes
-    that are lost when it becomes a replica. So the promoted server connects until the old primary
-    has answered.
-    """
-
-    host: str
-    port: int
-    connector: Connector
-    machine: Machine
-    persistence: Persistence
-    on_end: Callable[[], None]
-
-    def __post_init__(self) -> None:
-        self._steady_ms = self.machine.steady_clock
-        self._connection: LinkConnection | None = None
-        self._began_ms = self._dialed_ms = self._steady_ms()
-        self._connect()
-
-    def _connect(self) -> None:
-        commits = self.persistence.commits
-        opening = self.connector.opening()._replace(
-            is_promoted=True, next_seq=min(commits.last_seq, commits.on_disk_seq) + 1
-        )
-        self._dialed_ms = self._steady_ms()
-        self._connection = self.connector.new(self, opening)
-        self.connector.dial(self.host, self.port, self._connection)
-
-    def tick_second(self) -> None:
-        now_ms = self._steady_ms()
-        if now_ms - self._began_ms > TELLING_MS:
-            log.warning(
-                "the old primary %s:%d does not know that this server was promoted. If it works, "
-                "send it REPLICAOF with the address of this server", self.host, self.port,
-            )  # fmt: skip
-            self.stop()
-        elif self._connection is None:
-            self._connect()
-        elif now_ms - self._dialed_ms > _DIAL_MS:
-            self._connection.drop("it does not answer")
-
-    def stop(self) -> None:
-        if self._connection is not None:
-            self._connection.end()
-            self._connection = None
-        self.on_end()
-
-    # The connection
-
-    def receive(self, connection: LinkConnection, data: bytes) -> None:
-        try:
-            for event in connection.protocol.feed(data):
-                if isinstance(event, Noted):
-                    log.info("the old primary %s:%d knows of the promotion", self.host, self.port)
-                    self.stop()
-                    return
-                if isinstance(event, Refused):
-                    self._refused(connection, event)
-                    return
-        except LinkError as error:
-            connection.drop(str(error))
-            return
-        connection.flush()
-
-    def _refused(self, connection: LinkConnection, event: Refused) -> None:
-        if event.is_temporary:
-            connection.drop(event.text)
-            return
-        log.warning("the old primary %s:%d refuses: %s", self.host, self.port, event.text)
-        self.stop()
-
-    def connection_lost(self, connection: LinkConnection, reason: str) -> None:
-        self.lost(connection, reason)
-
-    def lost(self, connection: LinkConnection, reason: str) -> None:
-        if connection is self._connection:
-            self._connection = None

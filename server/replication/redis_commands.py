@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from millstream.clock_offset import shifted_ms
 from millstream.commands.runtime.effects import split_effects
 from millstream.ids import parse
-from millstream.server.replication.link_protocol import encode_request
+from millstream.server.replication.link_words import encode_request
 from millstream.storage.dump.rdb import UNOWNED, StreamDump, StringDump, footer
 from millstream.storage.dump.rdb_bytes import crc64
 from millstream.storage.dump.stream_reading import STREAM_2

@@ -20,9 +20,11 @@ from millstream.server.durability.snapshots import Job
 from millstream.server.durability.workers import Machine
 from millstream.server.replication.redis_spool import SpoolFile
 from millstream.server.replication.redis_stream import CommandStream, Mark
+from millstream.storage.dump.file_writing import TARGETS
 
 log = logging.getLogger("millstream.replication")
 
+_VALKEY = 9  # versions from this one on are Valkey's
 _MARKS_MAX = 10_000  # ends of frames that are not acknowledged; a Redis answers every second
 
 
@@ -41,6 +43,18 @@ class Wanted(NamedTuple):
         """A Redis asks again with PSYNC after the first one. After another one it would send SYNC,
         and a link that began with SYNC has no acknowledgements and no partial sync."""
         return "NOMASTERLINK" if self.uses_psync and self.stays else "ERR"
+
+
+def redis_for(version: str, otherwise: str) -> str:
+    """The newest version of Redis whose files this one loads; `otherwise` if it is not known."""
+    words = version.split(".")
+    if len(words) < 2 or not all(word.isdecimal() for word in words[:2]):
+        return otherwise
+    theirs = int(words[0]), int(words[1])
+    if theirs[0] >= _VALKEY:
+        return "7.2"
+    fitting = [name for name in TARGETS if tuple(map(int, name.split("."))) <= theirs]
+    return fitting[-1] if fitting else otherwise
 
 
 @dataclass(eq=False, repr=False)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import IO, Any
+from functools import cached_property
+from typing import IO, TYPE_CHECKING, Any
 
 from millstream.errors import CommandError, DataError, counted
 from millstream.server.config.directives import Config
@@ -25,15 +25,17 @@ from millstream.server.durability.workers import Machine, TaskWorker, post
 from millstream.server.execution.executor import Executor
 from millstream.server.replication.feeds import check_output
 from millstream.server.replication.history import NO_HISTORY
-from millstream.server.replication.link import Standing
-from millstream.server.replication.link_protocol import encode_request
-from millstream.server.replication.redis_commands import Translation
-from millstream.server.replication.redis_dump import Dumped, Dumper, DumpOrder
-from millstream.server.replication.redis_feed import RedisFeed, Wanted
-from millstream.server.replication.redis_spool import SpoolFile
-from millstream.server.replication.redis_stream import CommandStream, Mark
-from millstream.storage.dump.file_writing import TARGETS
+from millstream.server.replication.link_words import encode_request
+from millstream.server.replication.standing import Late, Standing
 from millstream.storage.files.disk import File, SystemFile
+
+# These are loaded with the first program that asks for data: few servers have one.
+if TYPE_CHECKING:
+    from millstream.server.replication.redis_commands import Translation
+    from millstream.server.replication.redis_dump import Dumped
+    from millstream.server.replication.redis_feed import RedisFeed, Wanted
+    from millstream.server.replication.redis_spool import SpoolFile
+    from millstream.server.replication.redis_stream import CommandStream, Mark
 
 log = logging.getLogger("millstream.replication")
 
@@ -45,40 +47,32 @@ _REPLACED = "the data of this server is being replaced by that of its primary: t
 _PING_S = 1  # of silence, after which the stream gets a PING: no repl-timeout is shorter
 _GETACK = encode_request((b"REPLCONF", b"GETACK", b"*"))
 _PING = encode_request((b"PING",))
-_VALKEY = 9  # versions from this one on are Valkey's
 
 
-def redis_for(version: str, otherwise: str) -> str:
-    """The newest version of Redis whose files this one loads; `otherwise` if it is not known."""
-    words = version.split(".")
-    if len(words) < 2 or not all(word.isdecimal() for word in words[:2]):
-        return otherwise
-    theirs = int(words[0]), int(words[1])
-    if theirs[0] >= _VALKEY:
-        return "7.2"
-    fitting = [name for name in TARGETS if tuple(map(int, name.split("."))) <= theirs]
-    return fitting[-1] if fitting else otherwise
-
-
-@dataclass(eq=False, repr=False)
 class RedisFeeds:
     """All of them. `new_id` makes 40 random hexadecimal digits. There is a `stream` from the first
     Redis that follows this server until repl-backlog-ttl after the last one has gone."""
 
-    config: Config
-    machine: Machine
-    persistence: Persistence
-    executor: Executor
-    standing: Standing
-    dumper: Dumper
-    new_id: Callable[[], str]
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        config: Config,
+        machine: Machine,
+        persistence: Persistence,
+        executor: Executor,
+        standing: Standing,
+        late: Late,
+        new_id: Callable[[], str],
+    ) -> None:
+        self.config = config
+        self.machine = machine
+        self.persistence = persistence
+        self.executor = executor
+        self.standing = standing
+        self._late = late
+        self.new_id = new_id
         self.by_client: dict[int, RedisFeed] = {}
         self.stream: CommandStream | None = None
         self.full_syncs = self.partial_syncs = self.refused_partial_syncs = 0
-        keyspace, clocks = self.executor.keyspace, self.executor.clocks
-        self._translation = Translation(keyspace, lambda: clocks.ahead_ms)
         self._ends: deque[Mark] = deque()  # since the oldest capture that is not complete
         self._asked_seq = -1  # the frame up to which an acknowledgement is asked for
         self._is_release_due = False
@@ -102,8 +96,11 @@ class RedisFeeds:
     ) -> None:
         """The client gets all data, or the commands after a position: the ID of a stream, and the
         offset of the next byte. CommandError when that is impossible."""
+        from millstream.server.replication.redis_feed import RedisFeed
+
         self._check(client, wanted)
         if self._workers is None:
+            self._dumper = self._late.dumper  # for another thread
             new_worker = self.machine.new_worker
             self._workers = (
                 new_worker("millstream-rdb", _NICENESS), new_worker("millstream-dump", _NICENESS)
@@ -168,6 +165,8 @@ class RedisFeeds:
         self, feed: RedisFeed, problem: str, file: IO[bytes] | None = None, size_bytes: int = 0
     ) -> SpoolFile:
         """A file of a feed, which ends with this problem if it cannot be used."""
+        from millstream.server.replication.redis_spool import SpoolFile
+
         assert self._workers is not None
         return SpoolFile(
             self.persistence.files.disk.directory, self._workers[0], self.machine.scheduler,
@@ -212,14 +211,23 @@ class RedisFeeds:
             feed.drop("the server stops")
         self.end_stream("")
         if self._workers is not None:
-            self.dumper.stop()
+            self._dumper.stop()
             for worker in self._workers:
                 worker.stop()
 
     # The stream
 
+    @cached_property
+    def _translation(self) -> Translation:
+        from millstream.server.replication.redis_commands import Translation
+
+        clocks = self.executor.clocks
+        return Translation(self.executor.keyspace, lambda: clocks.ahead_ms)
+
     def _begin_stream(self) -> None:
         if self.stream is None:
+            from millstream.server.replication.redis_stream import CommandStream
+
             commits = self.persistence.commits
             commits.flush_tick()
             self.stream = CommandStream(
@@ -364,12 +372,14 @@ class RedisFeeds:
     def _rdb_of(self, feed: RedisFeed, base: File) -> tuple[Dumped, IO[bytes], int]:
         if not isinstance(base, SystemFile):
             raise DataError("the data directory is not on a file system")
-        import tempfile  # it loads much, and few servers have such a program
+        import tempfile
+
+        from millstream.server.replication.redis_dump import DumpOrder
 
         rdb = tempfile.TemporaryFile(dir=self.persistence.files.disk.directory, buffering=0)  # noqa: SIM115
         try:
             wanted, wall_ahead_ms = feed.wanted, self.executor.clocks.ahead_ms
-            dumped = self.dumper.dump(
+            dumped = self._dumper.dump(
                 DumpOrder(
                     base.descriptor, rdb.fileno(), wanted.redis, wall_ahead_ms, wanted.with_keys
                 )

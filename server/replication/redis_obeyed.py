@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from millstream.commands.access.verdict import keys_of
+from millstream.commands.later.foreign import SCRIPTS, STRING, foreign_keys
 from millstream.commands.runtime.arguments import Args, OwnedArgs
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import Again
 from millstream.commands.runtime.source_effects import DROPPED, KNOWN
-from millstream.commands.table.foreign import SCRIPTS, STRING, foreign_keys
 from millstream.commands.table.registry import COMMANDS, Command
 from millstream.commands.xstream.xadd import append_of_source
 from millstream.errors import CommandError, printable, readable

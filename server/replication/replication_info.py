@@ -6,7 +6,6 @@ every frame so far, the same on all servers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.server.config.directives import Config
@@ -19,14 +18,15 @@ from millstream.server.replication.feed import Feed
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.handover import Handover
 from millstream.server.replication.history import NO_HISTORY, Histories
-from millstream.server.replication.link import Link, LinkTotals, Standing, State
+from millstream.server.replication.link_totals import LinkTotals
 from millstream.server.replication.promotion import Promotion
-from millstream.server.replication.redis_feed import RedisFeed
 from millstream.server.replication.redis_feeds import RedisFeeds
-from millstream.server.replication.replacement import DataReplacement
+from millstream.server.replication.standing import Standing
 from millstream.server.replication.write_refusals import Restrictions
 
 if TYPE_CHECKING:
+    from millstream.server.replication.link import Link
+    from millstream.server.replication.redis_feed import RedisFeed
     from millstream.server.replication.redis_link import RedisLink
 
 _FRAMES = Lines(
@@ -70,23 +70,39 @@ _ERRORS = Lines(
 )
 
 
-@dataclass(eq=False, repr=False)
 class ReplicationInfo:
     """Reads the parts of replication; changes nothing."""
 
-    config: Config
-    machine: Machine
-    persistence: Persistence
-    outbox: Outbox
-    feeds: Feeds
-    redis_feeds: RedisFeeds
-    standing: Standing
-    histories: Histories
-    totals: LinkTotals
-    failover: Failover
-    handover: Handover
-    promotion: Promotion
-    restrictions: Restrictions
+    def __init__(
+        self,
+        config: Config,
+        machine: Machine,
+        persistence: Persistence,
+        outbox: Outbox,
+        feeds: Feeds,
+        redis_feeds: RedisFeeds,
+        standing: Standing,
+        *,
+        histories: Histories,
+        totals: LinkTotals,
+        failover: Failover,
+        handover: Handover,
+        promotion: Promotion,
+        restrictions: Restrictions,
+    ) -> None:
+        self.config = config
+        self.machine = machine
+        self.persistence = persistence
+        self.outbox = outbox
+        self.feeds = feeds
+        self.redis_feeds = redis_feeds
+        self.standing = standing
+        self.histories = histories
+        self.totals = totals
+        self.failover = failover
+        self.handover = handover
+        self.promotion = promotion
+        self.restrictions = restrictions
 
     def role_reply(self) -> list[Any]:
         """The reply to ROLE."""
@@ -202,6 +218,9 @@ class ReplicationInfo:
         )
 
     def _primary_lines(self, link: Link) -> str:
+        from millstream.server.replication.link import State
+        from millstream.server.replication.replacement import DataReplacement
+
         now_ms = self.machine.steady_clock()
         applied_bytes = _applied_bytes(link, self.persistence.commits.frame_bytes)
         silent_s = (now_ms - link.heard_ms) // 1000

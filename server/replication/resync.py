@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from millstream import __version__
@@ -25,17 +24,15 @@ from millstream.server.replication.feed import Feed
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.handover import Handover
 from millstream.server.replication.history import NO_HISTORY, Histories
-from millstream.server.replication.link import Standing
-from millstream.server.replication.link_protocol import (
+from millstream.server.replication.link_words import (
     CAPABILITIES,
     KNOWS_CODES,
     KNOWS_SHARDS,
     KNOWS_UPSTREAM,
     RETRY,
 )
-from millstream.server.replication.redis_feed import Wanted
-from millstream.server.replication.redis_feeds import RedisFeeds, redis_for
-from millstream.storage.files.snapshot_reader import SnapshotEnds
+from millstream.server.replication.redis_feeds import RedisFeeds
+from millstream.server.replication.standing import Standing
 
 log = logging.getLogger("millstream.replication")
 
@@ -130,7 +127,6 @@ class Members(Protocol):
         """CommandError if this server cannot have the node as a replica in this term."""
 
 
-@dataclass(eq=False, repr=False)
 class Resync:
     """Partial and full syncs of the replicas of this server, and how many of each there were.
 
@@ -139,23 +135,39 @@ class Resync:
     `members`: this server is a member of a shard.
     """
 
-    config: Config
-    machine: Machine
-    persistence: Persistence
-    histories: Histories
-    feeds: Feeds
-    standing: Standing
-    handover: Handover
-    redis_feeds: RedisFeeds
-    take_over: Callable[[bytes], None]
-    resume: Callable[[], None]
-    upstream_ids: Callable[[], bytes]
-    databases: int
-    full_syncs: int = field(default=0, init=False)
-    partial_syncs: int = field(default=0, init=False)
-    refused_partial_syncs: int = field(default=0, init=False)
-    members: Members | None = field(default=None, init=False)
-    _introductions: dict[int, Introduction] = field(default_factory=dict, init=False)
+    def __init__(
+        self,
+        config: Config,
+        machine: Machine,
+        persistence: Persistence,
+        histories: Histories,
+        feeds: Feeds,
+        standing: Standing,
+        handover: Handover,
+        *,
+        redis_feeds: RedisFeeds,
+        take_over: Callable[[bytes], None],
+        resume: Callable[[], None],
+        upstream_ids: Callable[[], bytes],
+        databases: int,
+    ) -> None:
+        self.config = config
+        self.machine = machine
+        self.persistence = persistence
+        self.histories = histories
+        self.feeds = feeds
+        self.standing = standing
+        self.handover = handover
+        self.redis_feeds = redis_feeds
+        self.take_over = take_over
+        self.resume = resume
+        self.upstream_ids = upstream_ids
+        self.databases = databases
+        self.full_syncs = 0
+        self.partial_syncs = 0
+        self.refused_partial_syncs = 0
+        self.members: Members | None = None
+        self._introductions: dict[int, Introduction] = {}
 
     def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
         """REPLCONF: a replica's description of itself. Returns the answer: OK, and the IDs of
@@ -223,6 +235,8 @@ class Resync:
         """SYNC, or PSYNC of a Redis with the ID of a stream and the offset of the next byte: send
         the data of this moment, or the commands after that position. CommandError when that is
         impossible."""
+        from millstream.server.replication.redis_feed import Wanted, redis_for
+
         said = self._introductions.get(client.id, Introduction())
         wanted = Wanted(
             redis_for(said.version, self.config.replica_redis_version),
@@ -409,6 +423,8 @@ class Resync:
         except OSError as error:
             feed.drop(f"{name} cannot be opened: {in_words(error)}")
             return
+        from millstream.storage.files.snapshot_reader import SnapshotEnds
+
         try:
             header = SnapshotEnds(base).read_header()
         except (OSError, DataError) as error:

@@ -17,27 +17,28 @@ from millstream.errors import CommandError
 from millstream.server.config.directives import Config
 from millstream.server.config.replica_directives import parse_address
 from millstream.server.durability.persistence import Persistence
-from millstream.server.durability.workers import Machine
+from millstream.server.durability.workers import Machine, TaskWorker
 from millstream.server.execution.executor import Executor
 from millstream.server.replication.accepting_primary import FOLLOWED, Acceptance
 from millstream.server.replication.failover import Failover
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.handover import Handover, Relay
 from millstream.server.replication.history import Histories
-from millstream.server.replication.link import Link, LinkHooks, LinkTotals, Standing
-from millstream.server.replication.link_connection import Connector
+from millstream.server.replication.link_hooks import LinkHooks
+from millstream.server.replication.link_totals import LinkTotals
 from millstream.server.replication.promotion import WAIT_MAX_MS, Promotion
-from millstream.server.replication.receiver import Receiver
 from millstream.server.replication.redis_feeds import RedisFeeds
 from millstream.server.replication.replication_info import ReplicationInfo
 from millstream.server.replication.resync import Resync
+from millstream.server.replication.standing import Late, Standing
 from millstream.server.replication.upstream import Upstream
 from millstream.server.replication.write_refusals import Restrictions
 from millstream.storage.keyspace.keyspace import Keyspace
 
+# These are loaded with the first order to follow another server.
 if TYPE_CHECKING:
-    from millstream.server.replication.redis_conversion import Converter
-    from millstream.server.replication.redis_dump import Dumper
+    from millstream.server.replication.link import Link
+    from millstream.server.replication.receiver import Receiver
     from millstream.server.replication.terms import Terms
 
 log = logging.getLogger("millstream.replication")
@@ -72,9 +73,7 @@ class Role:
     keyspace: Keyspace
     persistence: Persistence
     executor: Executor
-    connector: Connector
-    converter: Converter
-    dumper: Dumper
+    late: Late
     _: KW_ONLY
     clients: Mapping[int, Any]
     new_id: Callable[[], str]
@@ -93,14 +92,10 @@ class Role:
         self.histories = Histories(self.keyspace, persistence, self.executor, self.new_id)
         self.upstream = Upstream(self.new_id())
         self.acceptance = Acceptance(machine, persistence, self._acceptance_stored)
-        self.receiver = Receiver(
-            config, machine, self.keyspace, persistence, self.executor, self._worker,
-            on_published=self._data_replaced, on_changed=self._change_ended,
-        )  # fmt: skip
-        self.standing = Standing(self.receiver)
+        self.standing = Standing(lambda: new_receiver(self, self._worker))
         self.feeds = Feeds(config, machine, persistence, self.executor, self._worker)
         self.redis_feeds = RedisFeeds(
-            config, machine, persistence, self.executor, self.standing, self.dumper, self.new_id
+            config, machine, persistence, self.executor, self.standing, self.late, self.new_id
         )
         self._build_parts()
         self.link_hooks = LinkHooks(
@@ -111,7 +106,6 @@ class Role:
             on_refused=self.failover.refused,
             on_last=self._last_arrived,
             on_message=self._received_message,
-            on_confirmed=lambda seq: None,
         )
 
     def _build_parts(self) -> None:
@@ -135,7 +129,7 @@ class Role:
             on_abandoned=self._failover_abandoned,
         )  # fmt: skip
         self.promotion = Promotion(
-            machine, persistence, self.histories, self.acceptance, standing, self.connector,
+            machine, persistence, self.histories, self.acceptance, standing, self.late,
             become_primary=self.follow_no_primary, on_refused=self._remain_replica,
             on_end=self.check_waits,
         )  # fmt: skip
@@ -143,7 +137,7 @@ class Role:
         # The parts that answer replicas, INFO and ROLE.
         self.resync = Resync(
             config, machine, persistence, self.histories, feeds, standing, self.handover,
-            self.redis_feeds,
+            redis_feeds=self.redis_feeds,
             take_over=self._take_over, resume=self._resume, upstream_ids=self.upstream_ids,
             databases=len(self.keyspace.databases),
         )  # fmt: skip
@@ -157,14 +151,16 @@ class Role:
         self.is_redis, self.sync = self.resync.is_redis, self.resync.sync
         self.synced_on, self.ask_positions = self.feeds.synced_on, self.redis_feeds.ask
 
-    # Life
+    @property
+    def receiver(self) -> Receiver:
+        return self.standing.receiver
 
     def join_shard(self, node: str, node_timeout_ms: Callable[[], int]) -> Terms:
         """Before the start: this server is a member of a shard, with this ID. The result decides
         from now on whether it is a primary or a replica."""
         from millstream.server.replication.terms import Terms  # only members of shards load it
 
-        self.terms = Terms(self, self.connector, node, node_timeout_ms)
+        self.terms = Terms(self, self.late.connector, node, node_timeout_ms)
         return self.terms
 
     def start(self) -> None:
@@ -332,6 +328,8 @@ class Role:
 
     def take_link(self, host: str, port: int, is_of_handover: bool = False) -> Link:
         """Become a replica of the server at this address. The link does not connect yet."""
+        from millstream.server.replication.link import Link
+
         self.persistence.commits.flush_tick()
         was_primary = self.link is None
         self.promotion.stop()
@@ -342,9 +340,9 @@ class Role:
         self.upstream.forget()
         link = self.standing.link = Link(
             host, port,
-            self.connector, self.machine, self.receiver, self.persistence, self.histories,
+            self.late.connector, self.machine, self.receiver, self.persistence, self.histories,
             hooks=self.link_hooks, acceptance=self.acceptance, upstream=self.upstream,
-            totals=self.totals, converter=self.converter, is_of_handover=is_of_handover,
+            totals=self.totals, converter=self.late.converter, is_of_handover=is_of_handover,
         )  # fmt: skip
         self.handover.clear()
         if is_of_handover:
@@ -515,13 +513,13 @@ class Role:
         self.deliver(channel, message, is_shard=is_shard)
         self.feeds.publish(channel, message, self.persistence.commits.last_seq, is_shard=is_shard)
 
-    def _data_replaced(self) -> None:
+    def data_replaced(self) -> None:
         """The frames here were replaced or cut back: the replicas of this server ask again."""
         self.restrictions.hold_point.seq = 0
         self.feeds.drop_all("the data of this server was replaced")
         self.feeds.keep_backlog()
 
-    def _change_ended(self, is_whole: bool) -> None:
+    def change_ended(self, is_whole: bool) -> None:
         """A full sync or rewind has ended, perhaps after a promotion."""
         if self.is_replica:
             self.restrictions.update()
@@ -556,3 +554,13 @@ class Role:
             if self.failover.is_under_way:
                 self._loop.call_soon(self.failover.check_acknowledged)
             self.restrictions.replica_acknowledged()
+
+
+def new_receiver(role: Role, worker: TaskWorker) -> Receiver:
+    """The data of a replica, loaded with the first order to follow another server."""
+    from millstream.server.replication.receiver import Receiver
+
+    return Receiver(
+        role.config, role.machine, role.keyspace, role.persistence, role.executor, worker,
+        on_published=role.data_replaced, on_changed=role.change_ended,
+    )  # fmt: skip

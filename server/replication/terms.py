@@ -27,10 +27,12 @@ from millstream.server.replication.accepting_primary import Acceptance
 from millstream.server.replication.confirming import Confirming
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.history import Histories
-from millstream.server.replication.link import Link, LinkHooks, Standing, State
+from millstream.server.replication.link import Link, State
 from millstream.server.replication.link_connection import Connector
+from millstream.server.replication.link_hooks import LinkHooks
 from millstream.server.replication.receiver import Receiver
 from millstream.server.replication.resync import Resync
+from millstream.server.replication.standing import Standing
 from millstream.server.replication.write_refusals import Restrictions
 from millstream.storage.keyspace.keyspace import Keyspace
 
@@ -49,7 +51,6 @@ class Parts(Protocol):
     executor: Executor
     histories: Histories
     acceptance: Acceptance
-    receiver: Receiver
     standing: Standing
     feeds: Feeds
     restrictions: Restrictions
@@ -58,6 +59,8 @@ class Parts(Protocol):
 
     @property
     def link(self) -> Link | None: ...
+    @property
+    def receiver(self) -> Receiver: ...
     def take_link(self, host: str, port: int) -> Link:
         """Become a replica; the link does not connect yet."""
 
@@ -92,9 +95,8 @@ class Terms:
         )  # fmt: skip
         role.restrictions.confirming = self.confirming
         role.resync.members = self
-        role.link_hooks = role.link_hooks._replace(
-            on_confirmed=self.confirming.confirmed, on_refused=self._refused
-        )
+        role.link_hooks.on_confirmed = self.confirming.confirmed
+        role.link_hooks.on_refused = self._refused
 
     def start(self) -> None:
         """The data is loaded: there is no order yet."""

@@ -8,7 +8,6 @@ on their disks.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from millstream.server.config.directives import Config
@@ -16,7 +15,7 @@ from millstream.server.durability.persistence import Persistence
 from millstream.server.execution.executor import Executor
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.handover import Handover
-from millstream.server.replication.link import Standing
+from millstream.server.replication.standing import Standing
 
 log = logging.getLogger("millstream.replication")
 
@@ -51,23 +50,31 @@ class Confirming(Protocol):
         """A replica has acknowledged something."""
 
 
-@dataclass(eq=False, repr=False)
 class Restrictions:
     """`update` sets them on the executor and the outbox, from the role as it is now. `confirming`
     does that in place of this object for a member of a shard."""
 
-    config: Config
-    persistence: Persistence
-    executor: Executor
-    feeds: Feeds
-    standing: Standing
-    handover: Handover
-    hold_point: HoldPoint = field(default_factory=HoldPoint, init=False)
-    _held_for: int = field(default=0, init=False)  # the number of replicas for which replies wait
-    # The log names refusals of a primary: not before its role is known, and not while it stops.
-    reports: bool = field(default=False, init=False)
-    _reported_lack: bool = field(default=False, init=False)
-    confirming: Confirming | None = field(default=None, init=False)
+    def __init__(
+        self,
+        config: Config,
+        persistence: Persistence,
+        executor: Executor,
+        feeds: Feeds,
+        standing: Standing,
+        handover: Handover,
+    ) -> None:
+        self.config = config
+        self.persistence = persistence
+        self.executor = executor
+        self.feeds = feeds
+        self.standing = standing
+        self.handover = handover
+        self.hold_point = HoldPoint()
+        self._held_for = 0  # the number of replicas for which replies wait
+        # The log names refusals of a primary: not before its role is known, and not while it stops.
+        self.reports = False
+        self._reported_lack = False
+        self.confirming: Confirming | None = None
 
     def update(self) -> None:
         """Refuse the commands that the role forbids at present."""

@@ -102,13 +102,13 @@ def wrong_arity(name: str) -> CommandError:
 
 
 # A backslash that would look like the beginning of one of our escapes.
-_AMBIGUOUS = re.compile(r"\\(?=x[0-9a-f]{2})")
+_AMBIGUOUS = r"\\(?=x[0-9a-f]{2})"
 
 
 def readable(raw: bytes) -> str:
     """Bytes as a text in which ``\\xHH`` always stands for one byte: one that is not UTF-8, or a
     backslash that would look like an escape. So different bytes are different texts."""
-    text = _AMBIGUOUS.sub(r"\\x5c", raw.decode("utf-8", "surrogateescape"))
+    text = re.sub(_AMBIGUOUS, r"\\x5c", raw.decode("utf-8", "surrogateescape"))
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

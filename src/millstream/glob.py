@@ -20,22 +20,19 @@ STARS_MAX = 1000
 COUNTED_MAX_BYTES = 128 * 1024  # the stars of a longer pattern are not counted
 TOO_LONG = f"ERR a pattern with wildcards may have at most {PATTERN_MAX_BYTES} bytes"
 
-_WILD = re.compile(rb"[*?\[\\]")
+_WILD = rb"[*?\[\\]"
 # A class without a closing bracket extends to the end of the pattern.
 _CLASS_ITEM = rb"\\.|[^\]]-.|[^\]]"
 _ONE_BYTE = rb"\[\^?(?:%b)*\]?|\\.|[^*]" % _CLASS_ITEM  # what matches exactly one byte
-_CLASS_ITEMS = re.compile(_CLASS_ITEM, re.DOTALL)
-_ITEMS = re.compile(rb"\*+|" + _ONE_BYTE, re.DOTALL)
-_TOO_MANY_STARS = re.compile(
-    rb"(?:(?>(?:%b)*)(?>\*+)(?!\Z)){%d}" % (_ONE_BYTE, STARS_MAX + 1), re.DOTALL
-)
+_ITEMS = rb"\*+|" + _ONE_BYTE
+_TOO_MANY_STARS = rb"(?:(?>(?:%b)*)(?>\*+)(?!\Z)){%d}" % (_ONE_BYTE, STARS_MAX + 1)
 
 Matches = Callable[[bytes], object]
 
 
 def is_literal(pattern: bytes) -> bool:
     """True if a pattern has no wildcard and therefore matches only itself."""
-    return _WILD.search(pattern) is None
+    return re.search(_WILD, pattern) is None
 
 
 def matcher(pattern: bytes, *, any_case: bool = False) -> Matches:
@@ -50,7 +47,7 @@ def matcher(pattern: bytes, *, any_case: bool = False) -> Matches:
     if is_literal(pattern):
         return pattern.__eq__
     if len(pattern) > PATTERN_MAX_BYTES:
-        if len(pattern) <= COUNTED_MAX_BYTES and _TOO_MANY_STARS.match(pattern):
+        if len(pattern) <= COUNTED_MAX_BYTES and re.match(_TOO_MANY_STARS, pattern, re.DOTALL):
             return lambda text: False
         raise CommandError(TOO_LONG)
     return _compiled(pattern)
@@ -73,7 +70,7 @@ class Patterns:
 @lru_cache(maxsize=128)
 def _compiled(pattern: bytes) -> Matches:
     pieces = [b""]
-    for item in _ITEMS.findall(pattern):
+    for item in re.findall(_ITEMS, pattern, re.DOTALL):
         if item[:1] == b"*":
             pieces.append(b"")
         else:
@@ -97,7 +94,7 @@ def _class_expression(text: bytes) -> bytes:
     """The regular expression of a class, given without its ``[``."""
     negated = text[:1] == b"^"
     ranges = set()
-    for item in _CLASS_ITEMS.findall(text.removeprefix(b"^")):
+    for item in re.findall(_CLASS_ITEM, text.removeprefix(b"^"), re.DOTALL):
         # `x` and `\x` give their last byte; `x-y` gives both ends, in either order.
         low, high = sorted((item[-1], item[0] if len(item) == 3 else item[-1]))
         ranges.add(rb"\x%02x-\x%02x" % (low, high))

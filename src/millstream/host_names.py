@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-_NAME = re.compile(rb"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")  # also names of containers
+_NAME = rb"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?"  # also names of containers
 _NAME_MAX = 253
 _SHOWN_MAX = 100
 
@@ -27,7 +27,7 @@ def _is_name(host: str) -> bool:
         encoded = host.encode("idna")  # as a look-up does
     except UnicodeError:
         return False
-    return len(encoded) <= _NAME_MAX and _NAME.fullmatch(encoded) is not None
+    return len(encoded) <= _NAME_MAX and re.fullmatch(_NAME, encoded) is not None
 
 
 def _shown(host: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millstream.storage.blocks.block import Block
@@ -24,15 +23,19 @@ class CapturedKeys(NamedTuple):
     expiries: dict[bytes, int]
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Captured:
     """One key at the beginning of the capture."""
 
-    db: int
-    key: bytes
-    kind: str
-    meta: dict[str, Any]
-    blocks: Sequence[Block]
+    __slots__ = ("blocks", "db", "key", "kind", "meta")
+
+    def __init__(
+        self, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: Sequence[Block]
+    ) -> None:
+        self.db = db
+        self.key = key
+        self.kind = kind
+        self.meta = meta
+        self.blocks = blocks
 
     def free_step(self, most: int) -> bool:
         """Free about `most` of the blocks after use; False when none is left. Blocks that the

@@ -14,16 +14,14 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Sequence
-from functools import cache
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from millstream.errors import DataError
+from millstream.storage.files.file_space import allocate, begin_writing
 from millstream.storage.files.lock_guard import LOCKED, LockGuard, this_process
 
-_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
-_SYNC_FILE_RANGE_WRITE = 2
 _SHRINK_STEP_BYTES = 256 << 10
 
 Bytes = bytes | bytearray | memoryview
@@ -162,35 +160,6 @@ def _sync_path(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _find(*names: str, arguments: str) -> Callable[..., int] | None:
-    """The first of these functions that the C library has. Python does not offer them. `arguments`
-    has a letter for each: an int, an unsigned one, an offset."""
-    import ctypes
-
-    types = {"i": ctypes.c_int, "u": ctypes.c_uint, "o": ctypes.c_int64}
-    library = ctypes.CDLL(None, use_errno=True)
-    for name in names:
-        function = getattr(library, name, None)
-        if function is not None:
-            function.argtypes = [types[letter] for letter in arguments]
-            function.restype = ctypes.c_int
-            return function  # type: ignore[no-any-return]
-    return None
-
-
-# Found when they are first used: a server without a journal does not load ctypes.
-
-
-@cache
-def _fallocate() -> Callable[..., int] | None:
-    return _find("fallocate64", "fallocate", arguments="iioo")
-
-
-@cache
-def _sync_file_range() -> Callable[..., int] | None:
-    return _find("sync_file_range", arguments="ioou")
-
-
 _fdatasync = getattr(os, "fdatasync", os.fsync)
 _CANNOT_LOCK = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 _CANNOT_RESERVE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -229,22 +198,14 @@ class SystemFile:
             raise self._named(error) from None
 
     def begin_sync(self) -> None:
-        begin = _sync_file_range()
-        if begin is not None:  # optional: `sync` reports any error
-            begin(self._descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
+        begin_writing(self._descriptor)
 
     def reserve(self, end: int) -> None:
         if end <= self.size:
             return
-        allocate = _fallocate()
-        if allocate is not None and allocate(
-            self._descriptor, _KEEP_SIZE, self.size, end - self.size
-        ):
-            from ctypes import get_errno
-
-            number = get_errno()
-            if number not in _CANNOT_RESERVE:  # the file system may not support it
-                raise OSError(number, os.strerror(number), str(self._path))
+        number = allocate(self._descriptor, self.size, end - self.size)
+        if number and number not in _CANNOT_RESERVE:  # the file system may not support it
+            raise OSError(number, os.strerror(number), str(self._path))
         self.reserved_end = max(self.reserved_end, end)
 
     def read_at(self, offset: int, length: int) -> bytes:
@@ -471,13 +432,10 @@ class SystemDisk:
 
     def hold_space(self, size_bytes: int) -> None:
         self.release_space()
-        allocate = _fallocate()
         flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
         descriptor = os.open(self.directory, flags, 0o600)
-        if allocate is None or allocate(descriptor, _KEEP_SIZE, 0, size_bytes):
-            from ctypes import get_errno
-
-            number = get_errno() or errno.ENOSYS
+        number = allocate(descriptor, 0, size_bytes)
+        if number:
             os.close(descriptor)
             raise OSError(number, os.strerror(number), str(self.directory))
         self._held = descriptor

@@ -18,7 +18,6 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from millstream.memory_reserve import RESERVE
@@ -43,14 +42,16 @@ FRAME_OVERHEAD = 64
 _JOIN_BYTES = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
 class Frame:
     """A frame in the queue that is written in two parts, or need not be synced. Any other frame is
     a bytes object there."""
 
-    head: bytes
-    payload: bytes
-    must_sync: bool
+    __slots__ = ("head", "must_sync", "payload")
+
+    def __init__(self, head: bytes, payload: bytes, must_sync: bool) -> None:
+        self.head = head
+        self.payload = payload
+        self.must_sync = must_sync
 
     def __len__(self) -> int:
         """Its size in the file, as that of a bytes object."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from millstream.errors import DamageError, DataError, ForeignError
 from millstream.storage.files.disk import Disk, File
@@ -37,8 +37,9 @@ from millstream.storage.files.manifest import (
     is_owned,
     number_of,
 )
-from millstream.storage.files.snapshot_format import OLD_HEADER_SIZE
-from millstream.storage.files.snapshot_reader import SnapshotEnds
+
+if TYPE_CHECKING:
+    from millstream.storage.files.snapshot_reader import SnapshotEnds
 
 T = TypeVar("T")
 Slices = Generator[None, None, T]
@@ -228,6 +229,8 @@ class _Judge:
 def _is_empty(file: File) -> bool:
     """True if a file is too short to contain more than a header."""
     if is_base(file.name.removesuffix(".tmp")):
+        from millstream.storage.files.snapshot_format import OLD_HEADER_SIZE
+
         return file.size < OLD_HEADER_SIZE
     return file.size <= HEADER_SIZE and frame_numbers(file)[0] is None
 
@@ -237,7 +240,7 @@ def _owner_of(file: File) -> bytes | None:
     the file is damaged or has a later version."""
     if not is_base(file.name.removesuffix(".tmp")):
         return readable_owner(file)
-    ends = SnapshotEnds(file)
+    ends = _ends_of(file)
     with suppress(DataError):
         return ends.read_header().directory
     with suppress(DataError):
@@ -246,4 +249,11 @@ def _owner_of(file: File) -> bytes | None:
 
 
 def _seq_of_base(file: File) -> int:
-    return SnapshotEnds(file).read_header().seq
+    return _ends_of(file).read_header().seq
+
+
+def _ends_of(base: File) -> SnapshotEnds:
+    """Most starts find no unfinished base, and do not load this."""
+    from millstream.storage.files.snapshot_reader import SnapshotEnds
+
+    return SnapshotEnds(base)

@@ -19,11 +19,11 @@ NAME = "manifest"
 TEMPORARY = "manifest.tmp"
 _TITLE = "millstream-manifest 2"
 _OLD_TITLE = "millstream-manifest 1"
-_BASE = re.compile(r"base-(\d+)\.msnap")
-_JOURNAL = re.compile(r"journal-(\d+)\.log")
-_OURS = re.compile(r"(base-\d+\.msnap|journal-\d+\.log)(\.tmp)?|manifest\.tmp")
-_ID = re.compile(r"[0-9a-f]{32}")
-_NODE = re.compile(r"[0-9a-f]{40}")
+_BASE = r"base-(\d+)\.msnap"
+_JOURNAL = r"journal-(\d+)\.log"
+_OURS = r"(base-\d+\.msnap|journal-\d+\.log)(\.tmp)?|manifest\.tmp"
+_ID = r"[0-9a-f]{32}"
+_NODE = r"[0-9a-f]{40}"
 _RESTORE = "restore the data directory from a copy"
 
 
@@ -36,16 +36,16 @@ def journal_name(number: int) -> str:
 
 
 def is_base(name: str) -> bool:
-    return _BASE.fullmatch(name) is not None
+    return re.fullmatch(_BASE, name) is not None
 
 
 def is_journal(name: str) -> bool:
-    return _JOURNAL.fullmatch(name) is not None
+    return re.fullmatch(_JOURNAL, name) is not None
 
 
 def is_ours(name: str) -> bool:
     """True if a file of this name is removed if the current manifest does not name it."""
-    return _OURS.fullmatch(name) is not None
+    return re.fullmatch(_OURS, name) is not None
 
 
 def number_of(name: str) -> int:
@@ -130,7 +130,7 @@ class Manifest(NamedTuple):
             word, _, value = line.partition(" ")
             if word == "next" and value.isdigit():
                 next_number = int(value)
-            elif word == "directory" and not is_old and _ID.fullmatch(value):
+            elif word == "directory" and not is_old and re.fullmatch(_ID, value):
                 directory = bytes.fromhex(value)
             elif word == "since" and not is_old and value.isdigit():
                 since = int(value)
@@ -138,13 +138,13 @@ class Manifest(NamedTuple):
                 replaced = int(value)
             elif word == "primary" and not is_old:
                 primary = value
-            elif word == "node" and not is_old and _NODE.fullmatch(value):
+            elif word == "node" and not is_old and re.fullmatch(_NODE, value):
                 node = value
             elif word == "promised" and not is_old and value.isdigit():
                 promised = int(value)
-            elif word == "base" and base is None and _BASE.fullmatch(value):
+            elif word == "base" and base is None and re.fullmatch(_BASE, value):
                 base = value
-            elif word == "journal" and _JOURNAL.fullmatch(value):
+            elif word == "journal" and re.fullmatch(_JOURNAL, value):
                 journals.append(value)
             else:
                 raise _damaged(offset, f"the line {line!r} is not understood")

@@ -16,8 +16,6 @@ from millstream.storage.groups.pending cimport Chunk, Pending
 from millstream.storage.groups.pending_list cimport PendingList, deliveries_of
 from millstream.storage.groups.retry_pairs cimport retry_pairs
 
-import msgpack
-
 cdef enum:
     # Groups, or consumers of a large group, that are packed in one step: less than a millisecond.
     PACKED_GROUPS = 100
@@ -180,6 +178,8 @@ cdef class SharedGroups:
     def packed(self):
         """The list of all groups in the form of Group.dump, as msgpack in small parts, on any
         thread."""
+        import msgpack
+
         cdef list ready = []
         cdef size_t i
         packer = msgpack.Packer()

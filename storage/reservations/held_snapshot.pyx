@@ -16,8 +16,6 @@ from millstream.storage.reservations.held_segments cimport (
 )
 from millstream.storage.streams.stream cimport RESERVING, Stream
 
-import msgpack
-
 from millstream.storage.blocks.block import Block
 
 cdef enum:
@@ -78,6 +76,8 @@ cdef class SharedHeld:
 
     def packed(self):
         """The argument of `load` as msgpack in small parts, on any thread."""
+        import msgpack
+
         packer = msgpack.Packer()
         yield b"".join([
             packer.pack_map_header(5), packer.pack("last_id"),
@@ -124,6 +124,8 @@ cdef class SharedHeld:
 
     def dump(self) -> dict:
         """The argument of `load`."""
+        import msgpack
+
         return msgpack.unpackb(b"".join(self.packed()), strict_map_key=False)
 
 

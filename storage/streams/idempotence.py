@@ -23,8 +23,6 @@ from itertools import islice
 from typing import Any
 from weakref import ref
 
-import msgpack  # type: ignore[import-untyped]
-
 DURATION_S = 100
 DURATION_S_MAX = 86_400
 MAXSIZE = 100
@@ -237,6 +235,8 @@ class SharedWindow:
 
     def packed(self) -> Iterator[bytes]:
         """The result of Window.dump as msgpack in small parts, on any thread."""
+        import msgpack  # type: ignore[import-untyped]
+
         packer = msgpack.Packer()
         yield packer.pack_map_header(len(self.facts) + 1)
         for name, value in self.facts.items():

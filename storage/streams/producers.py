@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
-
 _U64_MAX = 2**64 - 1
 _PACKED_PRODUCERS = 500  # packed in one step; a snapshot's thread pauses between steps
 _SILENT_AT_ONCE = 1000
@@ -155,6 +153,8 @@ class SharedProducers:
 
     def packed(self) -> Iterator[bytes]:
         """The result of Producers.dump as msgpack in small parts, on any thread."""
+        import msgpack  # type: ignore[import-untyped]
+
         packer = msgpack.Packer()
         yield packer.pack_map_header(len(self._seqs))
         rows = iter(self._seqs.items())

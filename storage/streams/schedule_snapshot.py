@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
-
 from millstream.storage.streams.schedule import Schedule, Scheduled
 
 INT64_MAX = 2**63 - 1
@@ -28,6 +26,8 @@ class SharedSchedule:
 
     def packed(self) -> Iterator[bytes]:
         """The argument of `load` as msgpack in small parts, on any thread."""
+        import msgpack  # type: ignore[import-untyped]
+
         parts = [part for page in self._pages for part in _parts(page)]
         self._pages = []
         packer = msgpack.Packer()
@@ -44,6 +44,8 @@ class SharedSchedule:
 
     def dump(self) -> dict[str, Any]:
         """The argument of `load`."""
+        import msgpack
+
         made: dict[str, Any] = msgpack.unpackb(b"".join(self.packed()))
         return made
 
@@ -69,6 +71,8 @@ def _row(entry: Scheduled) -> list[object]:
 def summary(meta: dict[str, Any]) -> tuple[int, int | None]:
     """The number of entries in the result of `SharedSchedule.packed`, and the time at which the
     first one is due; None without one."""
+    import msgpack
+
     count = 0
     for part in meta["entries"]:
         unpacker = msgpack.Unpacker()
@@ -80,6 +84,8 @@ def summary(meta: dict[str, Any]) -> tuple[int, int | None]:
 def load_in_steps(meta: dict[str, Any]) -> Generator[None, None, Schedule]:
     """Restore the result of `SharedSchedule.packed`; yields after each part. ValueError when the
     parts are inconsistent."""
+    import msgpack
+
     schedule = Schedule()
     for part in meta["entries"]:
         for due_ms, number, name, *fields in msgpack.unpackb(part):

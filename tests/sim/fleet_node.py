@@ -215,9 +215,9 @@ class FleetNode:
             self.keyspace,
             self.persistence,
             self.executor,
-            connector,
-            SpoolConverter(lambda: 0),
-            BaseDumper(),
+            SimpleNamespace(
+                connector=connector, converter=SpoolConverter(lambda: 0), dumper=BaseDumper()
+            ),
             clients=self.clients,
             new_id=self.new_id,
             continue_clock=self.continue_clock,

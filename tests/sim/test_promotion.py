@@ -17,7 +17,7 @@ from millstream.server.replication import receiver
 from millstream.server.replication.handover import HANDING_OVER
 from millstream.server.replication.handover import REFUSED as IS_SUPERSEDED
 from millstream.server.replication.history import encode as encode_lines
-from millstream.server.replication.link_protocol import KNOWS_CODES
+from millstream.server.replication.link_words import KNOWS_CODES
 from millstream.server.replication.role import NO_JOURNAL
 from millstream.server.replication.write_refusals import READONLY
 

@@ -82,7 +82,7 @@ class FollowingServer:
         fleet: Any = self
         config = FleetConfig(appendfsync="no", replicaof=replicaof, replicas_durable=0)
         node = FleetNode(fleet, 0, disk, config, Random(1))
-        node.replication.converter = _InProcess()
+        node.replication.late.converter = _InProcess()
         node.start()
         self._rest(node)
         return node

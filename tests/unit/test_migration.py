@@ -14,7 +14,7 @@ from tests.unit.test_keys import LETTERS, Room, contents
 
 from millstream.clock_offset import shifted_ms
 from millstream.commands.draft import trestore
-from millstream.commands.generic.migration import RestoreJob
+from millstream.commands.later.dumped_values import RestoreJob
 from millstream.commands.runtime.effects import apply_effects
 from millstream.errors import CommandError
 from millstream.storage.dump.rdb_bytes import compress

@@ -18,7 +18,7 @@ from millstream.commands.runtime.replies import NO_REPLY, OK, Simple
 from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 from millstream.errors import CommandError
-from millstream.server.backup.sending import BackupFeed
+from millstream.server.backup.backup_feed import BackupFeed
 from millstream.server.config.directives import DIRECTIVES, Config, changed_values
 from millstream.server.execution.access import Access
 from millstream.server.execution.audit import Audit

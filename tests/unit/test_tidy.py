@@ -52,7 +52,17 @@ LAYERS = {
         "protocol",
         "config",
     ],
-    "commands": ["xstream", "draft", "admin", "generic", "engine", "access", "table", "runtime"],
+    "commands": [
+        "xstream",
+        "draft",
+        "admin",
+        "generic",
+        "engine",
+        "access",
+        "later",
+        "table",
+        "runtime",
+    ],
     "storage": [
         "dump",
         "files",

@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 from tests.wire.test_import import fill
 from tests.wire.test_tools import run, url_of
 
-from millstream.commands.table.foreign import foreign_keys
+from millstream.commands.later.foreign import foreign_keys
 from millstream.server.replication.redis_obeyed import OBEYED
 
 # Redis sends others in place of these.
