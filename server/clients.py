@@ -19,7 +19,6 @@ from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.monitor.log import LOGGER, VERBOSE
 from millstream.server.net.connection import Connection, note_readers, sums_of
-from millstream.server.net.tls_contexts import common_name
 from millstream.server.protocol.output_limits import OutputLimits
 
 STOP_GRACE_S = 2.0
@@ -147,6 +146,8 @@ class Clients:
         """tls-auth-clients-user: the client is the user that its certificate names."""
         tls = client.transport.get_extra_info("ssl_object")
         if tls is not None:
+            from millstream.server.net.tls_contexts import common_name
+
             self._access.log_in_by_certificate(client, common_name(tls) or "")
 
     def closed(self, client: Connection) -> None:

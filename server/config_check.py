@@ -17,15 +17,16 @@ from millstream.server.config.exposed_secrets import exposure_warnings
 from millstream.server.config.ignored_directives import INSTEAD
 from millstream.server.config.user_files import configured_users
 from millstream.server.monitor import log
-from millstream.server.net.certificate_dates import expiry_dates, expiry_warnings
 from millstream.server.net.sockets import bind_sockets, check_ports
-from millstream.server.net.tls_contexts import make_link_context, make_tls
 
 
 def check_config(config: Config, file: Path | None) -> list[str]:
     """Check the log file, and read the users and the certificates that a configuration names;
     StartError names what is wrong. Return warnings. Data and ports are not touched, so a server may
     be running."""
+    from millstream.server.net.certificate_dates import expiry_dates, expiry_warnings
+    from millstream.server.net.tls_contexts import make_link_context, make_tls
+
     load_table()
     if config.logfile:
         log.check(config.located(config.logfile), config.dir)

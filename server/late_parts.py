@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
-from millstream.server.net.tls_contexts import make_link_context
 from millstream.storage.keyspace.keyspace import Keyspace
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ class LateParts:
     @cached_property
     def connector(self) -> Connector:
         """Connects to a primary."""
+        from millstream.server.net.tls_contexts import make_link_context
         from millstream.server.replication.link_connection import Connector, dial
 
         return Connector(

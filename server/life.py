@@ -59,7 +59,6 @@ from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.connection import Connection, note_readers
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.poller import Poller, make_poller
-from millstream.server.net.tls_contexts import make_link_context
 from millstream.server.oom_score import OomScore
 from millstream.server.process import LoopErrors, PidFile, Supervision, fit_maxclients
 from millstream.server.replication.role import Role
@@ -231,7 +230,7 @@ class Server:
         self.keyspace = Keyspace(self.config.databases, clustered=self.config.cluster.enabled)
         self._machine = Machine(disk, self.now_ms, self.steady_ms, self.loop)
         if self.steady_clock is None:  # a simulated clock: every run must take the same rests
-            self._machine = self._machine._replace(thread_s=lambda: 0.0)
+            self._machine.thread_s = lambda: 0.0
         self.persistence = Persistence(
             self.config,
             self._machine,
@@ -393,7 +392,10 @@ class Server:
         """Load the data, then serve clients. Raises StartError or DataError with one sentence."""
         self.supervision.watch(self.loop)
         self.user_store.load_first()
-        make_link_context(self.config)  # StartError now, and not when the link is made
+        if self.config.tls.replication:
+            from millstream.server.net.tls_contexts import make_link_context
+
+            make_link_context(self.config)  # StartError now, and not when the link is made
         self.listeners.bind()
         if self.metrics is not None:
             self.metrics.bind()

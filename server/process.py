@@ -21,10 +21,9 @@ from typing import Any
 from millstream.errors import StartError
 from millstream.memory_reserve import RESERVE
 from millstream.server.config.directives import Config
-from millstream.server.monitor.failed_handshakes import FAILED_HANDSHAKES
+from millstream.server.monitor.failed_handshakes import FAILED_HANDSHAKES, HandshakeError
 from millstream.server.monitor.line_limit import LineLimit
 from millstream.server.monitor.log import LOGGER
-from millstream.server.net.tls_handshake import HandshakeError
 
 SPARE_FILES = 32  # descriptors in addition to the clients': journals, snapshots, log
 EXTENSION_S = 60.0

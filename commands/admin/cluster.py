@@ -7,8 +7,7 @@ all of these commands reply that there is none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.generic.databases import KEYS_AT_ONCE, in_parts
 from millstream.commands.runtime.arguments import Args
@@ -24,38 +23,13 @@ from millstream.commands.table.registry import CommandGroup, refuse
 from millstream.errors import SYNTAX, CommandError, refused_in_cluster, shown
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
 
+if TYPE_CHECKING:
+    from millstream.commands.later.node_row import NodeRow
+
 command = CommandGroup("cluster", "@connection", since="3.0.0")
 
 NO_CLUSTER = "ERR This instance has cluster support disabled"
 INT64_MAX = 2**63 - 1
-
-
-class NodeRow(NamedTuple):
-    """A node as a client sees it.
-
-    `endpoint` is the address that the client is to use, with `client_port`; None: the one to which
-    it has connected. `port` and `tls_port` are 0 where the node has none. `health` is online,
-    failed or loading, `pong_ms` the time of its last sign of life (0: the node itself), `offset`
-    the number of its last frame.
-    """
-
-    id: str
-    shard_id: str
-    ranges: Sequence[tuple[int, int]]
-    ip: str
-    hostname: str
-    endpoint: str | None
-    client_port: int
-    port: int
-    tls_port: int
-    is_self: bool
-    health: str
-    pong_ms: int
-    offset: int
-
-    @property
-    def slot_count(self) -> int:
-        return sum(last - first + 1 for first, last in self.ranges)
 
 
 class NodeView(Protocol):

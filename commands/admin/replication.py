@@ -6,7 +6,7 @@ server/replication carries out the requests of a link; this module has their syn
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from millstream.commands.access.users import User
 from millstream.commands.access.verdict import denial
@@ -33,22 +33,34 @@ ON_REPLICA = (
 )
 
 
-class Takeover(NamedTuple):
+class Takeover:
     """The request of a primary to its replica to take over: its newest history, and whether the
     replica shall do so even if it lacks frames."""
 
-    history: bytes
-    is_forced: bool
+    def __init__(
+        self,
+        history: bytes,
+        is_forced: bool,
+    ) -> None:
+        self.history = history
+        self.is_forced = is_forced
 
 
-class Acknowledged(NamedTuple):
+class Acknowledged:
     """A replica's acknowledgement: the last frame applied, the last one on its disk, the size of
     all frames applied, and the term of its primary (0: it is in no shard)."""
 
-    applied: int
-    synced: int
-    frame_bytes: int
-    term: int
+    def __init__(
+        self,
+        applied: int,
+        synced: int,
+        frame_bytes: int,
+        term: int,
+    ) -> None:
+        self.applied = applied
+        self.synced = synced
+        self.frame_bytes = frame_bytes
+        self.term = term
 
 
 class Progress(Protocol):

@@ -9,7 +9,7 @@ SCRIPT LOAD or EVAL, until SCRIPT FLUSH or the end of the server.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from millstream.commands.generic.expiry import expire_from_now
 from millstream.commands.generic.keys import delete_keys, look_up, look_up_no_touch
@@ -38,12 +38,18 @@ class ScriptHost(Protocol):
     def access(self) -> ScriptAccess: ...
 
 
-class Script(NamedTuple):
+class Script:
     """A known script: its name, its function, and the number of arguments that it reads."""
 
-    title: str
-    run: Callable[[Context, bytes, list[bytes]], int]
-    arguments: int
+    def __init__(
+        self,
+        title: str,
+        run: Callable[[Context, bytes, list[bytes]], int],
+        arguments: int,
+    ) -> None:
+        self.title = title
+        self.run = run
+        self.arguments = arguments
 
 
 # ---------------------------------------------------------------- locks: a key that holds a token

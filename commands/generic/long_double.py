@@ -9,7 +9,6 @@ to the nearest, ties to even, as the processor and the C library do.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 TEXT_MAX_BYTES = 5 * 1024  # Redis does not accept longer texts as numbers
 SIGNIFICAND_BITS = 64
@@ -27,12 +26,18 @@ _HEXADECIMAL = rb"([+-]?)0[xX]([0-9a-fA-F]*)(?:\.([0-9a-fA-F]*))?(?:[pP]([+-]?\d
 _INFINITY = rb"([+-]?)inf(?:inity)?"
 
 
-class LongDouble(NamedTuple):
+class LongDouble:
     """`infinite` is -1 or 1 for an infinity, whose other fields then mean nothing."""
 
-    significand: int
-    exponent: int
-    infinite: int = 0
+    def __init__(
+        self,
+        significand: int,
+        exponent: int,
+        infinite: int = 0,
+    ) -> None:
+        self.significand = significand
+        self.exponent = exponent
+        self.infinite = infinite
 
 
 ZERO = LongDouble(0, 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
-from typing import NamedTuple
 
 from millstream.commands.table.syntax import (
     Argument,
@@ -32,11 +31,16 @@ OPTIONS_START = 4  # an option that writes comes after the words that every requ
 Words = Sequence[bytes]
 
 
-class KeyUse(NamedTuple):
+class KeyUse:
     """A use that depends on the words of the request, which `of` takes; `flags` has all uses."""
 
-    flags: str
-    of: Callable[[Words], str]
+    def __init__(
+        self,
+        flags: str,
+        of: Callable[[Words], str],
+    ) -> None:
+        self.flags = flags
+        self.of = of
 
 
 def has_option(words: Words, option: bytes) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from millstream.commands.table.categories import categories_of_flags, categories_of_group
 from millstream.commands.table.keyspecs import (
@@ -228,16 +228,25 @@ def _derive(row: Command, tags: str, keys: str | KeyUse) -> None:
         row.categories |= categories_of_group(row.group)
 
 
-class _Tags(NamedTuple):
+class _Tags:
     """The tags of a row by their meaning. `categories` are those that follow from the flags, and
     those that are named."""
 
-    flags: frozenset[str]
-    traits: frozenset[str]
-    tips: tuple[str, ...]
-    categories: frozenset[str]
-    writes_with: bytes | None
-    unknown: list[str]
+    def __init__(
+        self,
+        flags: frozenset[str],
+        traits: frozenset[str],
+        tips: tuple[str, ...],
+        categories: frozenset[str],
+        writes_with: bytes | None,
+        unknown: list[str],
+    ) -> None:
+        self.flags = flags
+        self.traits = traits
+        self.tips = tips
+        self.categories = categories
+        self.writes_with = writes_with
+        self.unknown = unknown
 
 
 # Many rows have the same syntax and tags, and every start derives all rows.

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millstream.commands.admin.cluster import NodeRow
+from millstream.commands.later.node_row import NodeRow
 from millstream.commands.runtime.context import Session
 from millstream.errors import StartError
 from millstream.server.cluster.relay import Deliver, Relay, Sender

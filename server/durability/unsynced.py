@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from millstream.storage.files.journal_writer import Journal
 
@@ -18,12 +18,18 @@ class Config(Protocol):
     appendfsync_groups: str
 
 
-class Unsaved(NamedTuple):
+class Unsaved:
     """Frames of a failed journal that are not on the disk; `since_ms` is the time of detection."""
 
-    first_seq: int
-    last_seq: int
-    since_ms: int
+    def __init__(
+        self,
+        first_seq: int,
+        last_seq: int,
+        since_ms: int,
+    ) -> None:
+        self.first_seq = first_seq
+        self.last_seq = last_seq
+        self.since_ms = since_ms
 
 
 class UnsyncedFrames:

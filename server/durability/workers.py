@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from millstream.storage.files.disk import Disk
 
@@ -216,14 +216,23 @@ def post(scheduler: Scheduler, callback: Callable[..., object], *args: Any) -> N
         log.debug("the event loop is closed")
 
 
-class Machine(NamedTuple):
+class Machine:
     """The machine for persistence and replication. `clock` returns milliseconds since the
     epoch, `steady_clock` milliseconds that never jump; `new_worker(name, niceness)` makes a
     worker. `thread_s` returns the CPU time of the calling thread, in seconds."""
 
-    disk: Disk
-    clock: Callable[[], int]
-    steady_clock: Callable[[], int]
-    scheduler: Scheduler
-    new_worker: Callable[[str, int], TaskWorker] = ThreadWorker
-    thread_s: Callable[[], float] = time.thread_time
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Callable[[], int],
+        steady_clock: Callable[[], int],
+        scheduler: Scheduler,
+        new_worker: Callable[[str, int], TaskWorker] = ThreadWorker,
+        thread_s: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self.disk = disk
+        self.clock = clock
+        self.steady_clock = steady_clock
+        self.scheduler = scheduler
+        self.new_worker = new_worker
+        self.thread_s = thread_s

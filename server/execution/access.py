@@ -9,7 +9,7 @@ now forbidden end, and subscribers to forbidden channels are disconnected.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from millstream.commands.access.denial_log import DenialLog
 from millstream.commands.access.permission import Permission
@@ -26,11 +26,16 @@ from millstream.server.monitor.log import LOGGER
 Kill = Callable[[Any], None]
 
 
-class _Scraper(NamedTuple):
+class _Scraper:
     """A client of the metrics port, as a failed login shows it."""
 
-    address: str
-    id: int = 0
+    def __init__(
+        self,
+        address: str,
+        id: int = 0,
+    ) -> None:
+        self.address = address
+        self.id = id
 
 
 class Access:

@@ -10,6 +10,10 @@ from millstream.server.monitor.log import LOGGER
 LINES_PER_S = 5
 
 
+class HandshakeError(Exception):
+    """A client's handshake has failed; the text is the reason."""
+
+
 class FailedHandshakes:
     """Counts failed handshakes, and logs a few in a second."""
 

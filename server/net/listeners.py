@@ -1,7 +1,8 @@
 """The listening sockets (TCP, TLS, Unix), bound before the data is loaded; renewal of certificates.
 
-A new TLS context gets a new listener on a copy of the same socket, and the old listener is closed:
-connections that were accepted continue, and none is refused in between.
+Servers without TLS do not load the modules about it. A new TLS context gets a new listener on a
+copy of the same socket, and the old listener is closed: connections that were accepted continue,
+and none is refused in between.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ import socket
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from millstream.errors import StartError
 from millstream.server.config.directives import Config
 from millstream.server.monitor.log import LOGGER
-from millstream.server.net.certificate_dates import expiry_dates, expiry_warnings
 from millstream.server.net.sockets import (
     bind_sockets,
     bind_unix,
@@ -25,8 +25,9 @@ from millstream.server.net.sockets import (
     name_of_socket,
     start_listening,
 )
-from millstream.server.net.tls_contexts import HANDSHAKE_S, Tls, make_link_context, make_tls
-from millstream.server.net.tls_handshake import Handshake, has_protocol
+
+if TYPE_CHECKING:
+    from millstream.server.net.tls_contexts import Tls
 
 NewConnection = Callable[[], Any]
 AGAIN_S = 0.2  # between two attempts to take the addresses again
@@ -58,9 +59,13 @@ class Listeners:
         config = self._config
         self._is_bound = True
         check_ports(config)
-        if config.tls.port:
-            self.tls = self.wanted_tls = make_tls(config)
-        self.files_expire_s = expiry_dates(config)
+        if config.tls.port or config.tls.replication:
+            from millstream.server.net.certificate_dates import expiry_dates
+            from millstream.server.net.tls_contexts import make_tls
+
+            if config.tls.port:
+                self.tls = self.wanted_tls = make_tls(config)
+            self.files_expire_s = expiry_dates(config)
         if config.port or not (config.tls.port or config.unix.socket):
             self._sockets = bind_sockets(config.bind, config.port)
             self.port = config.port = self._sockets[0].getsockname()[1]
@@ -82,6 +87,9 @@ class Listeners:
         options: dict[str, Any] = {"sock": bound, "backlog": self._config.tcp_backlog}
         new_connection: Callable[[], Any] = self._new_connection
         if tls is not None:
+            from millstream.server.net.tls_contexts import HANDSHAKE_S
+            from millstream.server.net.tls_handshake import Handshake
+
             if self._counts_timeouts(tls):
                 new_connection = partial(Handshake, tls.context, new_connection, HANDSHAKE_S)
             else:
@@ -97,6 +105,9 @@ class Listeners:
 
     def _counts_timeouts(self, tls: Tls) -> bool:
         """True if handshakes that take too long can be counted; if not, the log says so once."""
+        from millstream.server.net.tls_contexts import HANDSHAKE_S
+        from millstream.server.net.tls_handshake import has_protocol
+
         if has_protocol(tls.context, HANDSHAKE_S):
             return True
         if not self._is_told:
@@ -121,6 +132,9 @@ class Listeners:
     def renew(self) -> bool:
         """Use the certificates that the directives name now, for new connections; False without
         TLS. StartError when they cannot be used; then nothing changes."""
+        from millstream.server.net.certificate_dates import expiry_dates
+        from millstream.server.net.tls_contexts import make_link_context, make_tls
+
         config = self._config
         is_for_link = make_link_context(config) is not None
         tls = make_tls(config) if self.tls_port else None
@@ -135,6 +149,10 @@ class Listeners:
             self.renew()
 
     def _warn_of_expired(self) -> None:
+        if not self.files_expire_s:
+            return
+        from millstream.server.net.certificate_dates import expiry_warnings
+
         for warning in expiry_warnings(self.files_expire_s):
             LOGGER.warning("tls      %s", warning)
 

@@ -17,11 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from millstream.server.monitor.failed_handshakes import FAILED_HANDSHAKES
-
-
-class HandshakeError(Exception):
-    """A client's handshake has failed; the text is the reason."""
+from millstream.server.monitor.failed_handshakes import FAILED_HANDSHAKES, HandshakeError
 
 
 def _reason(problem: ssl.SSLError) -> str:

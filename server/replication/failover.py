@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
 from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.execution.executor import Executor
-from millstream.server.replication.feed import Feed
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.handover import Handover
 from millstream.server.replication.link_totals import LinkTotals
 from millstream.server.replication.link_words import RETRY
 from millstream.server.replication.standing import Standing
+
+if TYPE_CHECKING:
+    from millstream.server.replication.feed import Feed
 
 log = logging.getLogger("millstream.replication")
 

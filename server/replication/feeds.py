@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine, TaskWorker
 from millstream.server.execution.executor import Executor
 from millstream.server.replication.backlog import Backlog, FrameSource
-from millstream.server.replication.feed import Feed
 from millstream.server.replication.pacing import Pace
 from millstream.server.replication.records import Beat, encode_beat, encode_message
+
+if TYPE_CHECKING:
+    from millstream.server.replication.feed import Feed
 
 
 def check_output(executor: Executor, client: Any) -> None:
@@ -75,6 +77,8 @@ class Feeds:
     def add(self, client: Any, host: str, port: int, node: str = "") -> Feed:
         """A replica has connected. An earlier connection of the same one is over, although nothing
         says so yet: the replica would count as two."""
+        from millstream.server.replication.feed import Feed
+
         if node:
             earlier = next((feed for feed in self if feed.node == node), None)
         else:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from millstream.errors import CommandError
 from millstream.server.config.directives import Config
@@ -21,13 +22,15 @@ from millstream.server.config.replica_directives import parse_address
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.replication.accepting_primary import SUPERSEDED, Acceptance
-from millstream.server.replication.feed import Feed
 from millstream.server.replication.history import Histories
 from millstream.server.replication.link_words import LACKS_FRAMES
 from millstream.server.replication.promotion import PROMOTING_MS
 from millstream.server.replication.records import encode_last
 from millstream.server.replication.standing import Standing
 from millstream.server.replication.upstream import Upstream
+
+if TYPE_CHECKING:
+    from millstream.server.replication.feed import Feed
 
 log = logging.getLogger("millstream.replication")
 

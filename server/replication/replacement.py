@@ -98,7 +98,7 @@ class ReceivedFiles:
         if self.journal is None:
             self.begin_journal()
         assert self.journal is not None
-        file, form = self.journal
+        file, form = self.journal.file, self.journal.format
         frames: list[bytes] = []
         end = file.size
         for payload in payloads:

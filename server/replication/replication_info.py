@@ -14,7 +14,6 @@ from millstream.server.durability.workers import Machine
 from millstream.server.monitor.info_lines import Lines
 from millstream.server.protocol.outbox import Outbox
 from millstream.server.replication.failover import Failover
-from millstream.server.replication.feed import Feed
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.handover import Handover
 from millstream.server.replication.history import NO_HISTORY, Histories
@@ -25,6 +24,7 @@ from millstream.server.replication.standing import Standing
 from millstream.server.replication.write_refusals import Restrictions
 
 if TYPE_CHECKING:
+    from millstream.server.replication.feed import Feed
     from millstream.server.replication.link import Link
     from millstream.server.replication.redis_feed import RedisFeed
     from millstream.server.replication.redis_link import RedisLink

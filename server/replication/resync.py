@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream import __version__
 from millstream.commands.admin.replication import Takeover
@@ -20,7 +20,6 @@ from millstream.server.durability.data_files import in_words
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.replication import history
-from millstream.server.replication.feed import Feed
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.handover import Handover
 from millstream.server.replication.history import NO_HISTORY, Histories
@@ -33,6 +32,9 @@ from millstream.server.replication.link_words import (
 )
 from millstream.server.replication.redis_feeds import RedisFeeds
 from millstream.server.replication.standing import Standing
+
+if TYPE_CHECKING:
+    from millstream.server.replication.feed import Feed
 
 log = logging.getLogger("millstream.replication")
 

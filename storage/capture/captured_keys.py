@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from millstream.storage.blocks.block import Block
 from millstream.storage.blocks.skiplist_pages import Blocks
@@ -13,14 +13,21 @@ from millstream.storage.streams.stream import Stream
 from millstream.storage.streams.stream_snapshot import dump_stream
 
 
-class CapturedKeys(NamedTuple):
+class CapturedKeys:
     """The keys of a database. FLUSHALL gives a database another table and does not change this one;
     keys that are added later are marked as captured."""
 
-    db: int
-    slots: KeySlots
-    table: dict[bytes, Any]
-    expiries: dict[bytes, int]
+    def __init__(
+        self,
+        db: int,
+        slots: KeySlots,
+        table: dict[bytes, Any],
+        expiries: dict[bytes, int],
+    ) -> None:
+        self.db = db
+        self.slots = slots
+        self.table = table
+        self.expiries = expiries
 
 
 class Captured:

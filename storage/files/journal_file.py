@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-from typing import NamedTuple
 
 from millstream.errors import DataError
 from millstream.storage.files.disk import Disk, File
@@ -21,12 +20,17 @@ RESERVE_LEAST = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-class JournalFile(NamedTuple):
+class JournalFile:
     """A journal that is open for writing, and the format of its frames. The event loop gets both,
     so it never reads a header."""
 
-    file: File
-    format: FrameFormat
+    def __init__(
+        self,
+        file: File,
+        format: FrameFormat,
+    ) -> None:
+        self.file = file
+        self.format = format
 
 
 def create_journal(disk: Disk, name: str, directory: bytes) -> JournalFile:

@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from millstream.errors import DamageError, FormatError
 from millstream.storage.blocks.checksum import crc32
@@ -120,13 +119,19 @@ class OldFormat(FrameFormat):
 OLD_FORMAT = OldFormat()
 
 
-class Head(NamedTuple):
+class Head:
     """A file's header. `first_seq` 0: the first frame was not known when the file was created.
     `is_current`: this version of the server writes such files."""
 
-    format: FrameFormat
-    first_seq: int
-    is_current: bool = False
+    def __init__(
+        self,
+        format: FrameFormat,
+        first_seq: int,
+        is_current: bool = False,
+    ) -> None:
+        self.format = format
+        self.first_seq = first_seq
+        self.is_current = is_current
 
 
 def encode_header(directory: bytes, salt: bytes) -> bytes:

@@ -159,15 +159,23 @@ def _first_frame(file: File) -> int | None:
     return None if found is None else found[1]
 
 
-class Gap(NamedTuple):
+class Gap:
     """Lost frames: `first` to `last` (None: unknown). `payload` is the possibly damaged payload of
     the first one, if its length is known."""
 
-    file: str
-    offset: int
-    first: int
-    last: int | None
-    payload: bytes = b""
+    def __init__(
+        self,
+        file: str,
+        offset: int,
+        first: int,
+        last: int | None,
+        payload: bytes = b"",
+    ) -> None:
+        self.file = file
+        self.offset = offset
+        self.first = first
+        self.last = last
+        self.payload = payload
 
 
 def surviving_frames(

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from millstream.errors import DamageError, DataError, ForeignError
 from millstream.storage.files.disk import Disk, File
@@ -45,13 +45,19 @@ T = TypeVar("T")
 Slices = Generator[None, None, T]
 
 
-class Leftover(NamedTuple):
+class Leftover:
     """A file that the manifest does not name. `holds` is the reason to keep it, "" if it can be
     removed. `is_foreign`: it belongs to another data directory."""
 
-    name: str
-    holds: str = ""
-    is_foreign: bool = False
+    def __init__(
+        self,
+        name: str,
+        holds: str = "",
+        is_foreign: bool = False,
+    ) -> None:
+        self.name = name
+        self.holds = holds
+        self.is_foreign = is_foreign
 
     @property
     def reason(self) -> str:
