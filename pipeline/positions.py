@@ -57,10 +57,12 @@ Positions = dict[bytes, Position]
 
 class Division(NamedTuple):
     """The division of entries into partitions: the options `minPartitions` and
-    `maxEntriesPerPartition`; 0 means the planner's default."""
+    `maxEntriesPerPartition`; 0 means the planner's default. `by_slot`: 1 if streams are in the
+    order of their slots in a cluster, so that most tasks read from one node."""
 
     partitions_min: int = 0
     entries_max: int = 0
+    by_slot: int = 0
 
 
 BEST = Division()
@@ -85,7 +87,7 @@ class Offset:
         if self.begin is not None:
             made["from"] = _to_json(self.begin)
         if self.division != BEST:
-            made["divided"] = list(self.division)
+            made["divided"] = list(self.division if self.division.by_slot else self.division[:2])
         return made
 
     @classmethod

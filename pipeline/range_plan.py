@@ -30,6 +30,7 @@ from millstream.pipeline.server_connection import ServerConnection
 from millstream.pipeline.source_options import SourceOptions
 from millstream.pipeline.stream_counters import ALL, SeekResult, StreamCounters, seek
 from millstream.pipeline.trigger_limit import COUNT_MAX
+from millstream.slot_routing import slot_of
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +167,13 @@ class Planner:
         read from its first entry. `division`: the division of a batch that is planned again; None:
         as in the options. `infos`: current counters of the streams, which saves requests."""
         ranges = list(self._between(server, start, end, infos))
-        return [Ranges(part) for part in _divide(server, ranges, division or self.division)]
+        return [
+            Ranges(part) for part in _divide(server, ranges, division or self.division_at(server))
+        ]
+
+    def division_at(self, server: ServerConnection) -> Division:
+        """The division of a batch that is planned now."""
+        return self.division._replace(by_slot=int(server.is_cluster))
 
     def _between(
         self,
@@ -221,6 +228,8 @@ class Planner:
 def _divide(server: ServerConnection, ranges: list[Range], division: Division) -> list[list[Range]]:
     """Fill partitions one after the other; ranges larger than a partition are cut."""
     ranges = [range_ for range_ in ranges if range_.entries]
+    if division.by_slot:
+        ranges.sort(key=lambda range_: (slot_of(range_.key), range_.key))
     size = _size(sum(range_.entries for range_ in ranges), division)
     parts: list[list[Range]] = [[]]
     left = size

@@ -34,6 +34,7 @@ cdef class RowEncoder:
     cdef uint64_t first_seq
     cdef Py_ssize_t rows
     cdef bint some_nulls
+    cdef public bint by_slot
     cdef int32_t* order
     cdef int32_t* group_ends
     cdef Py_ssize_t groups

@@ -16,6 +16,7 @@ from libc.string cimport memcmp, memcpy
 from millstream.encoding cimport Output, Slice, format_u64
 from millstream.entry_id cimport EntryId, id_less
 from millstream.ids cimport parse_id
+from millstream.storage.keyspace.cluster_slots cimport cluster_slot
 
 from enum import IntEnum
 
@@ -246,7 +247,7 @@ cdef class RowEncoder:
     without `ids`, the entry is number `first_seq` + row of `producer`. The fields are the `columns`
     whose value is not null. With `fields`, a column of INT32, `columns` are a column of names and a
     column of values, and `fields` has the end of each row in them. RowFault names a row that cannot
-    become an entry.
+    become an entry. With `by_slot`, the streams of a request are in one slot of a cluster.
     """
 
     def __cinit__(self, Py_ssize_t rows, key, Column ids, columns, Column fields=None,
@@ -287,6 +288,12 @@ cdef class RowEncoder:
         made.data = self.whole()
         return made
 
+    def take_back(self, Request request not None) -> None:
+        """Encode the rows of the last request again: a cluster takes them only with `by_slot`."""
+        self.done -= request.entries
+        while self.group > 0 and self.group_ends[self.group - 1] > self.done:
+            self.group -= 1
+
     def rows_of(self, Request request not None) -> list[int]:
         """The rows of the request that `next` returned last, in the order of its entries."""
         cdef Py_ssize_t i
@@ -319,12 +326,19 @@ cdef class RowEncoder:
         cdef Py_ssize_t rows_left = ROWS_MAX
         cdef Py_ssize_t taken
         cdef Py_ssize_t wanted
+        cdef bytes key
+        cdef int slot = -1
         self.parts = []
         self.part_keys = []
         self.words = 0
         self.out.size = 0
         while rows_left and self.done < self.rows and self.out.size < REQUEST_BYTES:
-            self.part_keys.append(self.key_at(self.order[self.done]))
+            key = self.key_at(self.order[self.done])
+            if self.by_slot:
+                if slot >= 0 and <int>cluster_slot(key, len(key)) != slot:
+                    break
+                slot = cluster_slot(key, len(key))
+            self.part_keys.append(key)
             wanted = min(rows_left, self.group_ends[self.group] - self.done)
             taken = self.put_group(wanted)
             self.parts.append((taken, self.out.size))

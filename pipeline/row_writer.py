@@ -32,6 +32,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import ArrayType, MapType
+from redis.exceptions import ClusterCrossSlotError as CrossSlotError
 
 from millstream.pipeline.positions import id_text, key_text
 from millstream.pipeline.row_encoder import Request, RowEncoder, RowFault
@@ -147,6 +148,7 @@ class _Sender:
         self._layout = layout
         self._numbering = numbering
         self._next_row = 0
+        self._is_by_slot = False  # the server is one of a cluster
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Append the rows of a batch."""
@@ -161,6 +163,7 @@ class _Sender:
         name, number = self._numbering(part.first_row)
         try:
             encoder = self._layout.encoder(part.batch, name.encode(), number)
+            encoder.by_slot = self._is_by_slot
             while (request := encoder.next()) is not None:
                 self._send_request(part, encoder, request)
         except RowFault as fault:
@@ -169,6 +172,10 @@ class _Sender:
     def _send_request(self, part: _Portion, encoder: RowEncoder, request: Request) -> None:
         try:
             reply = self._server.encoded(request.data)
+            if isinstance(reply, CrossSlotError) and not encoder.by_slot:
+                encoder.by_slot = self._is_by_slot = True
+                encoder.take_back(request)
+                return
             if isinstance(reply, Exception):
                 self._send_singly(part.entries(encoder.rows_of(request)), reply)
                 return

@@ -4,6 +4,9 @@ An `Address` is pickled for Spark's workers; a `Server` is opened in the process
 requests may be sent twice, both reads and `TAPPENDONCE`. After a connection error the connection is
 opened again and the request is repeated, until the option `timeout` expires. A restart of the
 server therefore only delays a job.
+
+The server may be a node of a cluster. When it names another node for a key, the map of the cluster
+is read, and from then on each request goes to the node of its key.
 """
 
 from __future__ import annotations
@@ -12,16 +15,36 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
+from redis.exceptions import (
+    ClusterCrossSlotError,
+    ClusterDownError,
+    ExecAbortError,
+    MovedError,
+    TryAgainError,
+)
 from redis.retry import Retry
 
 from millstream.backoff import Backoff
 from millstream.pipeline.source_options import SourceOptions, check_server_url
-from millstream.remote import next_step, reason_of, url_reason_of
+from millstream.remote import next_step, pairs, reason_of, url_reason_of
 from millstream.server_url import shown_url
+from millstream.slot_routing import (
+    MOVES_MAX,
+    SlotNodes,
+    first_key_of,
+    keys_of,
+    moved_to,
+    read_slots,
+    slot_of,
+)
+from millstream.slot_routing import (
+    Address as Node,
+)
 
 Word = bytes | str | int
 Command = Sequence[Word]
@@ -35,6 +58,8 @@ PAUSE_S_MAX = 1.0
 
 # Temporary failures: a connection that broke, a server that is still loading its data.
 _PASSING = (redis.ConnectionError, redis.TimeoutError)
+# Those of a node of a cluster: another one will serve the slot.
+_NOT_SERVED = (ClusterDownError, MovedError, TryAgainError)
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
 
 
@@ -109,6 +134,10 @@ class ServerConnection:
             pool.connection_kwargs.update({name: x for name, x in given.items() if x is not None})
             pool.connection_class(**pool.connection_kwargs)  # refuses the URL's unknown options
             self._client: Any = redis.Redis.from_pool(pool)
+            self._slots: SlotNodes | None = None
+            self._clients: dict[Node, Any] = {}
+            self._is_by_slot = False
+            self._is_alone = False
         except (ValueError, TypeError) as error:
             reason = url_reason_of(error)
             raise ServerError(f"the address {address} is invalid: {reason}") from error
@@ -121,6 +150,13 @@ class ServerConnection:
 
     def close(self) -> None:
         self._client.close()
+        for client in self._clients.values():
+            client.connection_pool.disconnect()
+
+    @property
+    def is_cluster(self) -> bool:
+        """True if the server is known to be a node of a cluster."""
+        return self._slots is not None
 
     def connect(self) -> None:
         """Open a connection. ServerError at once if that is impossible: for a user who waits. A
@@ -143,29 +179,46 @@ class ServerConnection:
     def scan(self, pattern: Word, kind: str | None = None) -> Iterator[bytes]:
         """The keys that match a pattern, of one type if `kind` is given. A key may come twice."""
         of_kind = () if kind is None else ("TYPE", kind)
-        cursor: Word = 0
-        while True:
-            cursor, keys = self.call(
-                "SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_SCAN, *of_kind
-            )
-            yield from keys
-            if int(cursor) == 0:
-                return
+        for client in self._persist(self._all_clients):
+            cursor: Word = 0
+            while True:
+                words = ("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_SCAN, *of_kind)
+                (reply,) = self._persist(partial(_send, client, [words]))
+                cursor, keys = self.checked(reply)
+                yield from keys
+                if int(cursor) == 0:
+                    break
 
     def pipeline(self, commands: Iterable[Command]) -> list[Any]:
         """Send all commands together; the reply to a refused command is the error."""
-        return self._run(list(commands), transaction=False)
+        wanted = list(commands)
+        return self._persist(lambda: self._at_nodes(wanted)) if wanted else []
 
     def transaction(self, commands: Iterable[Command]) -> list[Any]:
-        """Like `pipeline`, but atomic: all commands run without others in between, or none runs."""
-        return self._run(list(commands), transaction=True)
+        """Like `pipeline`, but atomic: all commands run without others in between, or none runs.
+        In a cluster, the keys have to be in one slot."""
+        wanted = list(commands)
+        return self._persist(lambda: self._at_one_node(wanted)) if wanted else []
+
+    def transactions(self, groups: Iterable[Sequence[Command]]) -> list[Any]:
+        """The replies to all commands, of which each group is atomic: on a single server, all
+        together."""
+        wanted = list(groups)
+        if not self._is_by_slot:
+            try:
+                return self.transaction(command for group in wanted for command in group)
+            except ServerError as error:
+                if not isinstance(error.__cause__, ClusterCrossSlotError):
+                    raise
+                self._is_by_slot = True
+        return self._persist(lambda: self._groups_at_nodes(wanted)) if wanted else []
 
     def transaction_if(self, key: str, value: bytes, commands: Iterable[Command]) -> bool:
         """Like `transaction`, if the string at `key` has this value; whether it has."""
         wanted = list(commands)
 
         def once() -> bool:
-            with self._client.pipeline(transaction=True) as pipeline:
+            with self._at_key(key).pipeline(transaction=True) as pipeline:
                 pipeline.watch(key)
                 if pipeline.get(key) != value:
                     return False
@@ -178,7 +231,7 @@ class ServerConnection:
                     return False
                 return True
 
-        return self._persist(once)
+        return self._persist(partial(self._followed, once))
 
     def encoded(self, request: bytes) -> Any:
         """Send an encoded request; the reply to a refused request is the error."""
@@ -190,14 +243,21 @@ class ServerConnection:
         """Send `count` encoded requests together; their replies as those of `pipeline`."""
 
         def once() -> list[Any]:
-            connection = self._client.connection_pool.get_connection()
+            client = self._client
+            if self._slots is not None:
+                client = self._at_key(first_key_of(requests))
+            connection = client.connection_pool.get_connection()
             try:
                 connection.send_packed_command([requests], check_health=False)
-                return [self._answered(connection) for _ in range(count)]
+                replies = [self._answered(connection) for _ in range(count)]
             finally:
-                self._client.connection_pool.release(connection)
+                client.connection_pool.release(connection)
+            for reply in replies:
+                if isinstance(reply, MovedError):
+                    raise reply
+            return replies
 
-        return self._persist(once)
+        return self._persist(partial(self._followed, once))
 
     def _answered(self, connection: Any) -> Any:
         """The next reply. ServerError after a protocol error, because the server then closes the
@@ -219,15 +279,134 @@ class ServerConnection:
             raise ServerError(f"the server at {self.address} answered: {reply}") from reply
         return reply
 
-    def _run(self, commands: list[Command], transaction: bool) -> list[Any]:
-        def once() -> list[Any]:
-            with self._client.pipeline(transaction=transaction) as pipeline:
-                for command in commands:
-                    pipeline.execute_command(*command)
-                replies: list[Any] = pipeline.execute(raise_on_error=False)
-                return replies
+    # ------------------------------------------------------------ the nodes of a cluster
 
-        return self._persist(once) if commands else []
+    def _at_nodes(self, commands: Sequence[Command]) -> list[Any]:
+        """Each command at the node of its keys; those for one node together."""
+        replies: list[Any] = [None] * len(commands)
+        left = list(range(len(commands)))
+        for _ in range(MOVES_MAX):
+            by_node: dict[Any, list[int]] = {}
+            for number in left:
+                by_node.setdefault(self._at_keys_of(commands[number]), []).append(number)
+            for client, numbers in by_node.items():
+                found = _send(client, [commands[number] for number in numbers])
+                for number, reply in zip(numbers, found, strict=True):
+                    replies[number] = reply
+            left = [number for number in left if isinstance(replies[number], MovedError)]
+            if not left:
+                break
+            self._learn(replies[left[0]])
+        return replies
+
+    def _at_one_node(self, commands: Sequence[Command]) -> list[Any]:
+        """One transaction."""
+
+        def once() -> list[Any]:
+            clients = {self._at_keys_of(command) for command in commands if keys_of(command)}
+            if len(clients) > 1:
+                raise ClusterCrossSlotError("the transaction has keys of several nodes")
+            return _send(next(iter(clients), self._client), commands, transaction=True)
+
+        return self._followed(once)
+
+    def _groups_at_nodes(self, groups: Sequence[Sequence[Command]]) -> list[Any]:
+        """A transaction for each group; those for one node together."""
+        replies: list[list[Any]] = [[] for _ in groups]
+        left = list(range(len(groups)))
+        moved: Exception | None = None
+        for _ in range(MOVES_MAX):
+            by_node: dict[Any, list[int]] = {}
+            for number in left:
+                by_node.setdefault(self._at_keys_of(groups[number][0]), []).append(number)
+            left = []
+            for client, numbers in by_node.items():
+                wrapped = [[("MULTI",), *groups[number], ("EXEC",)] for number in numbers]
+                found = iter(_send(client, [words for group in wrapped for words in group]))
+                for number, group in zip(numbers, wrapped, strict=True):
+                    *queued, done = [next(found) for _ in group]
+                    if isinstance(done, ExecAbortError):
+                        moved = next(one for one in queued if isinstance(one, Exception))
+                        left.append(number)
+                    else:
+                        replies[number] = self.checked(done)
+            if not left:
+                break
+            if not isinstance(moved, MovedError):
+                self.checked(moved)  # raises it
+                break
+            self._learn(moved)
+        return [reply for group in replies for reply in group]
+
+    def _followed(self, attempt: Callable[[], Answer]) -> Answer:
+        """The result of an attempt, which is repeated after MOVED."""
+        for _ in range(MOVES_MAX):
+            try:
+                return attempt()
+            except MovedError as error:
+                self._learn(error)
+        return attempt()
+
+    def _at_keys_of(self, command: Command) -> Any:
+        if self._slots is None:
+            return self._client
+        keys = keys_of(command)
+        return self._at_key(keys[0] if keys else None)
+
+    def _at_key(self, key: Word | None) -> Any:
+        """The client of the node that serves a key."""
+        if self._slots is None or key is None:
+            return self._client
+        encoded = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogateescape")
+        node = self._slots.node_of(slot_of(encoded))
+        return self._client if node is None else self._at(node)
+
+    def _at(self, node: Node) -> Any:
+        found = self._clients.get(node)
+        if found is None:
+            pool = self._client.connection_pool
+            kind, options = pool.connection_class, dict(pool.connection_kwargs)
+            if options.pop("path", None) is not None:
+                kind = redis.Connection
+            options |= {"host": node.host, "port": node.port}
+            made = redis.Redis.from_pool(redis.ConnectionPool(connection_class=kind, **options))
+            found = self._clients.setdefault(node, made)
+        return found
+
+    def _own_node(self) -> Node:
+        kwargs = self._client.connection_pool.connection_kwargs
+        return Node(str(kwargs.get("host", "127.0.0.1")), int(kwargs.get("port", 6379)))
+
+    def _learn(self, moved: MovedError) -> None:
+        """Read the map, after a node has named another one."""
+        slot, node = moved_to(f"{moved.slot_id} {moved.host}:{moved.port}", self._own_node())
+        if self._slots is None or self._slots.node_of(slot) != node:
+            self._read_map([node, *(self._slots.nodes if self._slots else ())])
+        slots = self._slots or SlotNodes([])
+        self._slots, self._is_by_slot = slots.with_node(slot, node), True
+
+    def _read_map(self, asked: Iterable[Node]) -> None:
+        """Read the map from the first of these nodes that tells it."""
+        for node in dict.fromkeys(asked):
+            try:
+                (reply,) = _send(self._at(node), [("CLUSTER", "SLOTS")])
+            except redis.RedisError:
+                continue
+            if not isinstance(reply, Exception):
+                self._slots = read_slots(reply, node)
+                return
+
+    def _all_clients(self) -> list[Any]:
+        """The clients of all nodes; only the server itself if it is alone, or a gateway."""
+        if self._slots is None and not self._is_alone:
+            (reply,) = _send(self._client, [("HELLO",)])
+            if isinstance(reply, Exception) or pairs(reply).get("mode") != b"cluster":
+                self._is_alone = True
+            else:
+                (rows,) = _send(self._client, [("CLUSTER", "SLOTS")])
+                self._slots = read_slots(self.checked(rows), self._own_node())
+                self._is_by_slot = True
+        return [self._client] if self._slots is None else list(map(self._at, self._slots.nodes))
 
     def _persist(self, attempt: Callable[[], Answer]) -> Answer:
         """The result of the attempt, which is repeated after temporary failures until the
@@ -237,7 +416,7 @@ class ServerConnection:
             pause_s = backoff.next_s()
             try:
                 return attempt()
-            except _PASSING as error:
+            except (*_PASSING, *_NOT_SERVED) as error:
                 if not self._persistent:
                     raise self._unreachable(error, waited_s=0) from error
                 if _is_lasting(error) or time.monotonic() + pause_s > end_s:
@@ -245,6 +424,8 @@ class ServerConnection:
             except redis.RedisError as error:
                 raise ServerError(f"the server at {self.address} answered: {error}") from error
             time.sleep(pause_s)
+            if self._slots is not None:
+                self._read_map(self._slots.nodes)  # another node may have the slots of this one
 
     def _unreachable(self, error: redis.RedisError, waited_s: int) -> ServerError:
         if isinstance(error, _REFUSED):
@@ -256,6 +437,14 @@ class ServerConnection:
         what = f"did not answer for {waited_s} s" if waited_s else "cannot be reached"
         text = f"the server at {self.address} {what}: {reason_of(error)}{next_step(error)}"
         return Unreachable(text)
+
+
+def _send(client: Any, commands: Sequence[Command], *, transaction: bool = False) -> list[Any]:
+    with client.pipeline(transaction=transaction) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command)
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        return replies
 
 
 def _read_reply(connection: Any) -> Any:

@@ -148,8 +148,11 @@ def seek(
     found: dict[bytes, SeekResult] = {}
     rest = iter(asked.items())
     while part := list(islice(rest, STREAMS_PER_REQUEST)):
-        send = server.transaction if any(seeks for _, seeks in part) else server.pipeline
-        replies = iter(send(_commands(part)))
+        groups = [_commands(key, seeks) for key, seeks in part]
+        if any(seeks for _, seeks in part):
+            replies = iter(server.transactions(groups))
+        else:
+            replies = iter(server.pipeline(command for group in groups for command in group))
         for key, seeks in part:
             info = _info(server, key, next(replies))
             sought = [_sought(server.checked(next(replies))) for _ in seeks]
@@ -158,11 +161,8 @@ def seek(
     return found
 
 
-def _commands(part: Iterable[tuple[bytes, Sequence[tuple[Id, int]]]]) -> Iterable[Command]:
-    for key, seeks in part:
-        yield "TINFO", key
-        for after, count in seeks:
-            yield "TSEEK", key, id_text(after), count
+def _commands(key: bytes, seeks: Sequence[tuple[Id, int]]) -> list[Command]:
+    return [("TINFO", key), *(("TSEEK", key, id_text(after), count) for after, count in seeks)]
 
 
 def _info(server: ServerConnection, key: bytes, reply: Any) -> StreamCounters | None:

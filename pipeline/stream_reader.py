@@ -95,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._planned = ends
         first = begin.streams if begin.is_initial else None
-        return Offset(ends, begin=first, division=self.planner.division).to_json()
+        return Offset(ends, begin=first, division=self.planner.division_at(self.server)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self.entries_max:
