@@ -14,8 +14,11 @@ from bench.persistence_rows import worst_ping_us
 from bench.writer_rows import ours, times_as_long
 
 PIPELINE = 16
-# Long enough to schedule a million entries.
-LATER_MS = 60_000
+# Long enough to schedule a million entries; the second one is for a busy machine.
+LATER_MS = (60_000, 300_000)
+# From the last TSCHEDULE to the firing at least; and the first PING before the firing.
+SPARE_MS = 500
+FIRST_PING_MS = 100
 POLL_S = 0.02
 
 
@@ -47,19 +50,27 @@ def firing_stall(harness: Harness, full: int, quick: int) -> Lanes:
     entries = harness.plan.size(full, quick)
 
     def once() -> Reading:
-        side.empty()
-        due_ms = int(time.time() * 1000) + LATER_MS
-        request = ("TSCHEDULE", KEY, "AT", str(due_ms), "", *SENSOR_ENTRY)
-        side.drive(Load(entries, PIPELINE), request)
-        if time.time() * 1000 >= due_ms:
-            raise BenchError(f"scheduling took longer than {LATER_MS // 1000} s: entries are due")
-        while time.time() * 1000 < due_ms - 100:
+        due_ms = schedule_later(side, entries)
+        while time.time() * 1000 < due_ms - FIRST_PING_MS:
             time.sleep(POLL_S)
         worst_us = worst_ping_us(side, firing(side, entries))
         check_fired(side, entries)
         return Reading(worst_us)
 
     return harness.repeat(once)
+
+
+def schedule_later(side: Side, entries: int) -> int:
+    """Schedule entries that are due together, and return when. If this took so long that they are
+    due, or soon will be, they are scheduled again for a later time."""
+    for later_ms in LATER_MS:
+        side.empty()
+        due_ms = int(time.time() * 1000) + later_ms
+        request = ("TSCHEDULE", KEY, "AT", str(due_ms), "", *SENSOR_ENTRY)
+        side.drive(Load(entries, PIPELINE), request)
+        if time.time() * 1000 < due_ms - SPARE_MS:
+            return due_ms
+    raise BenchError(f"scheduling took longer than {LATER_MS[-1] // 1000} s: entries are due")
 
 
 def firing(side: Side, entries: int) -> Iterator[None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import redis
@@ -81,13 +81,23 @@ class Packer:
         return [b"*%d\r\n%b" % (count, packed_words([*first, *words[1:]]))]
 
 
+class Packed(list[Any]):
+    """Commands as they are sent, and how many they are."""
+
+    def __init__(self, pieces: Iterable[Any], commands: int) -> None:
+        super().__init__(pieces)
+        self.commands = commands
+
+
 def pack(connection: Any, commands: Sequence[Command[Any]]) -> Any:
     """Commands as a connection sends them."""
-    if len(commands) == 1:
-        packed = commands[0].packed or packed_command(commands[0].words)
-        if packed is not None:
-            return [packed]
-    return connection.pack_commands([command.words for command in commands])
+    pieces = []
+    for command in commands:
+        packed = command.packed or packed_command(command.words)
+        if packed is None:
+            return connection.pack_commands([command.words for command in commands])
+        pieces.append(packed)
+    return Packed([b"".join(pieces)] if len(pieces) > 1 else pieces, len(pieces))
 
 
 def address(client: Any) -> str:

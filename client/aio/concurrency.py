@@ -78,7 +78,9 @@ class Turn:
 class Waker:
     """Ends a wait for the server early. `future` is for `asyncio.wait`."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Callable[[], bool] = lambda: False) -> None:
+        """`before` is called before each wait; if it returns True, there is no wait."""
+        self.before = before
         self._loop = asyncio.get_running_loop()
         self.future = self._loop.create_future()
         self._woken = False
@@ -88,9 +90,10 @@ class Waker:
         if not self._woken:
             self._woken = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._end_wait)
+                self._loop.call_soon_threadsafe(self.wake_here)
 
-    def _end_wait(self) -> None:
+    def wake_here(self) -> None:
+        """The same for tasks of the loop."""
         if not self.future.done():
             self.future.set_result(None)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+from millstream.client.aio.concurrency import Waker
 from millstream.client.codecs import Codec
 from millstream.client.jobs import Delivery, decode_job
 from millstream.client.threads import crew as threads
@@ -29,20 +30,29 @@ class Crew:
         handler: Callable[[Any], Any],
         make_job: threads.MakeJob,
         finish: threads.Finish,
-        wake: Callable[[], None],
+        waker: Waker,
     ) -> None:
         self._handler = handler
         self._make_job = make_job
         self._finish = finish
-        self._wake = wake
+        self._wake = waker.wake_here
         self._tasks: dict[Delivery, asyncio.Task[None]] = {}
         self._left: set[asyncio.Task[None]] = set()
         """Cancelled tasks that have not ended."""
         self._threads = (
             None
             if threads.is_coroutine(handler)
-            else threads.Crew(size, handler, make_job, finish, wake)
+            else threads.Crew(size, handler, make_job, finish, waker)
         )
+
+    def attend(self) -> None:
+        """The worker decides now."""
+        if self._threads is not None:
+            self._threads.attend()
+
+    def leave(self) -> bool:
+        """The worker is going to wait. True if there are results that it has to look at first."""
+        return self._threads is not None and self._threads.leave()
 
     def begin(self, delivery: Delivery, shard: str, entry: list[Any]) -> None:
         """Run the handler."""
@@ -80,8 +90,7 @@ class Crew:
             raise
         except BaseException as error:
             failed = error
-        if self._tasks.pop(delivery, None) is not None:
-            self._finish(delivery, failed)
+        if self._tasks.pop(delivery, None) is not None and self._finish(delivery, failed):
             self._wake()
 
 

@@ -73,6 +73,8 @@ class Lanes:
         awaited: set[asyncio.Future[Any]] = {*self._in_flight}
         if self._waker is not None:
             awaited.add(self._waker.future)
+            if self._waker.before():
+                seconds = 0.0
         if awaited:
             await asyncio.wait(awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         else:

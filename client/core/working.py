@@ -39,6 +39,9 @@ from millstream.client.log import log
 NEVER = float("inf")
 READS_MAX = 2
 """The reads in flight."""
+HOLD_S = 0.002
+"""How long the answer to a read that was sent with results is waited for, before anything else is
+sent. From a server nearby it comes earlier, and the next results are sent together."""
 LAST_FIRST_EVERY = 16
 """Of this many reads, one begins at the last stream, so that it is not starved."""
 EXTEND_SHARE = 3
@@ -48,14 +51,21 @@ NO_GROUP = ("NOGROUP", "the group has no TIMEOUT")
 """Errors that say that the group, or its rules, do not exist; redis-py leaves out ERR."""
 
 
-class Read(NamedTuple):
-    """About an ask: a read of up to this many entries."""
+class Request(NamedTuple):
+    """About an ask: results, and after them a read of up to `most` entries; 0: without a read."""
 
+    settlement: Settlement | None
     most: int
 
 
 class Crew(Protocol):
     """The handlers' threads or tasks. It calls `Work.finish` with each result."""
+
+    def attend(self) -> None:
+        """The worker decides from now on, and does not wait."""
+
+    def leave(self) -> bool:
+        """The worker may wait from now on. True if it has to look at results first."""
 
     def begin(self, delivery: Delivery, shard: str, entry: list[Any]) -> None:
         """Run the handler."""
@@ -102,6 +112,13 @@ class Work:
         self._settling = Settling()
         self._breaker = Breaker(options.breaker)
         self._reads = 0
+        self._read_commands: dict[tuple[int, bool, bool], Command[Any]] = {}
+        """Those sent before: making one takes longer than sending it."""
+        self._more = False
+        """True if the last read found all that it asked for: the next one need not wait."""
+        self._held_s = 0.0
+        """Until when the worker waits for its read with results, and sends no other read; 0 if none
+        is on its way."""
         self._gone = False
         self._renew_s = NEVER
         """When a delivery has to be extended, at the earliest."""
@@ -114,9 +131,15 @@ class Work:
 
     # ------------------------------------------------------------ any thread
 
-    def finish(self, delivery: Delivery, error: BaseException | None) -> None:
-        """The handler has ended, with an error or without. The crew wakes the worker later."""
+    def finish(self, delivery: Delivery, error: BaseException | None) -> bool:
+        """The handler has ended, with an error or without. True if the crew has to wake the worker
+        later: if it would do nothing before its next answer, it need not be woken."""
         self._results.append((delivery, error))
+        return not self._held_s
+
+    def before_wait(self) -> bool:
+        """The thread of the worker is going to wait. True if it has to look at results first."""
+        return self.crew is not None and self.crew.leave()
 
     def extend(self, delivery: Delivery, seconds: float) -> Steps[bool]:
         """Give a job more time. False if it is lost."""
@@ -152,14 +175,19 @@ class Work:
             yield from self._join(key, self._start)
         while True:
             now_s = self._now()
+            if now_s >= self._held_s:
+                self._held_s = 0.0
             self._take_results(now_s)
             self._check_limits(now_s)
             if self.stops.since(begun) and self._may_leave(now_s):
                 break
             if self._gone and not self._server.in_flight:
+                self.before_wait()
                 yield from self._join_again()
             self._send(now_s)
             answers = yield Wait(list(self._server.in_flight), self._pause_s(now_s))
+            if self.crew is not None:
+                self.crew.attend()
             self._absorb(answers)
         yield from self._give_up_reads()
         yield from self._leave()
@@ -366,30 +394,46 @@ class Work:
         if not self._settling.on_its_way:
             settlement = self._settling.take(self._due_extensions(now_s))
             if settlement is not None:
-                self._ask(Ask(server, settlement.commands(self._held), settlement), now_s)
-        self._send_reads(now_s)
+                self._send_settlement(settlement, now_s)
+        while (count := self._next_read(now_s)) and server.may_ask(now_s):
+            command = self._read_command(count, waits=not server.failing)
+            self._ask(Ask(server, [command], Request(None, count)), now_s)
 
-    def _send_reads(self, now_s: float) -> None:
-        if self.stops.since(self._begun):
-            return
-        server = self._server
+    def _send_settlement(self, settlement: Settlement, now_s: float) -> None:
+        """If the group has more entries, they come with the reply. The next requests are sent after
+        it, unless it takes its time."""
+        commands = settlement.commands(self._held)
+        count = self._next_read(now_s) if self._more else 0
+        if count:
+            commands.append(self._read_command(count, waits=False))
+        self._ask(Ask(self._server, commands, Request(settlement, count)), now_s)
+        if count:
+            self._held_s = now_s + HOLD_S
+
+    def _next_read(self, now_s: float) -> int:
+        """The number of entries that the next read asks for; 0: there is none now."""
+        if self._held_s or self.stops.since(self._begun):
+            return 0
         slots = self._breaker.slots(now_s, self._options.concurrency)
-        reads = [ask.about.most for ask in server.in_flight if isinstance(ask.about, Read)]
+        requests = [_request_of(ask) for ask in self._server.in_flight]
+        reads = [request.most for request in requests if request.most]
+        if len(reads) >= READS_MAX:
+            return 0
         free = slots - len(self._running) - sum(reads)
-        while free > 0 and len(reads) < READS_MAX and server.may_ask(now_s):
-            count = min(free, -(-slots // READS_MAX))
-            self._ask(self._read_ask(count), now_s)
-            reads.append(count)
-            free -= count
+        return max(0, min(free, -(-slots // READS_MAX)))
 
-    def _read_ask(self, count: int) -> Ask:
+    def _read_command(self, count: int, waits: bool) -> Command[Any]:
         self._reads += 1
-        keys = list(self._held)
-        if self._reads % LAST_FIRST_EVERY == 0:
-            keys.reverse()
-        wait_ms = None if self._server.failing else block_ms(WAIT_MAX_S)
-        command = job_requests.read_jobs(self._group, self._consumer, keys, count, wait_ms)
-        return Ask(self._server, [command], Read(count))
+        reverse = self._reads % LAST_FIRST_EVERY == 0
+        made = self._read_commands.get((count, waits, reverse))
+        if made is None:
+            keys = list(self._held)
+            if reverse:
+                keys.reverse()
+            wait_ms = block_ms(WAIT_MAX_S) if waits else None
+            made = job_requests.read_jobs(self._group, self._consumer, keys, count, wait_ms)
+            self._read_commands[count, waits, reverse] = made
+        return made
 
     def _ask(self, ask: Ask, now_s: float) -> None:
         self._server.asked(ask, now_s)
@@ -397,7 +441,7 @@ class Work:
 
     def _pause_s(self, now_s: float) -> float:
         server = self._server
-        until_s = min(now_s + WAIT_MAX_S, self._limit_s)
+        until_s = min(now_s + WAIT_MAX_S, self._limit_s, self._held_s or NEVER)
         if server.may_ask(now_s):
             if not self._settling.on_its_way:
                 until_s = min(until_s, self._renew_s)
@@ -416,31 +460,45 @@ class Work:
             ask = answer.ask
             if ask not in self._server.in_flight:
                 continue
+            settlement, most = _request_of(ask)
+            if settlement is not None:
+                results = answer.replies[:-1] if most else answer.replies
+                self._held_s = 0.0
+                self._end_settlement(settlement, results, answer.error or _refusal(results))
             error = answer.error or _refusal(answer.replies)
             if error is not None:
                 self._note_error(ask, error)
-                continue
-            if self._server.answered(ask):
+            elif self._server.answered(ask):
                 self._counts["reconnects"] += 1
                 log.info("the server answers again")
-            if isinstance(ask.about, Settlement):
-                self._note_settled(ask.about, answer.replies)
-            else:
-                [found] = answer.replies
-                for shard, entries in found:
-                    self._take_entries(self._named[shard], shard, entries)
+            if most and answer.error is None:
+                self._take_reply(most, answer.replies[-1])
+
+    def _end_settlement(
+        self, settlement: Settlement, replies: list[Any], error: Exception | None
+    ) -> None:
+        """The results are sent again if the reply was lost, or the server could not act."""
+        if error is None:
+            self._note_settled(settlement, replies)
+            return
+        self._settling.failed(self._running)
+        for delivery, _ in settlement.extended:
+            delivery.renew_at_s = self._renew_s = self._now()
+
+    def _take_reply(self, most: int, found: Any) -> None:
+        """The reply to a read of up to `most` entries."""
+        if isinstance(found, ResponseError):
+            return
+        self._more = sum([len(entries) for _, entries in found]) == most
+        for shard, entries in found:
+            self._take_entries(self._named[shard], shard, entries)
 
     def _note_error(self, ask: Ask, error: Exception) -> None:
-        """A lost reply, or an error that may end later: the results are sent again."""
-        gone = isinstance(error, ResponseError) and any(part in str(error) for part in NO_GROUP)
-        if gone:
+        """The server did not answer, or an error that may end later."""
+        self._more = False
+        if isinstance(error, ResponseError) and any(part in str(error) for part in NO_GROUP):
             self._server.answered(ask)
             self._gone = True
-        if isinstance(ask.about, Settlement):
-            self._settling.failed(self._running)
-            for delivery, _ in ask.about.extended:
-                delivery.renew_at_s = self._renew_s = self._now()
-        if gone:
             return
         first = self._server.failed(ask, error, self._now())
         if not (lost(error) or is_temporary(error)):
@@ -485,6 +543,12 @@ class Work:
         new = [entry.word for entry in entries if not entry.deliveries]
         if new:
             self._places[key].reach(read_id(new[-1]))
+
+
+def _request_of(ask: Ask) -> Request:
+    request = ask.about
+    assert isinstance(request, Request)
+    return request
 
 
 def _refusal(replies: Sequence[Any]) -> Exception | None:

@@ -99,7 +99,9 @@ def let_go(lock: Any) -> None:
 class Waker:
     """Ends a wait for the server early. `number` is for `poll`."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Callable[[], bool] = lambda: False) -> None:
+        """`before` is called before each wait; if it returns True, there is no wait."""
+        self.before = before
         self._receiver, self._sender = socket.socketpair()
         self._receiver.setblocking(False)
         self._sender.setblocking(False)

@@ -16,14 +16,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from millstream.client import redis_py
-
-
-class Packed(list[Any]):
-    """Commands as they are sent, and how many they are."""
-
-    def __init__(self, pieces: Iterable[Any], commands: int) -> None:
-        super().__init__(pieces)
-        self.commands = commands
+from millstream.client.redis_py import Packed
 
 
 class Counting:

@@ -202,6 +202,8 @@ class Lanes:
         known = {*self._in_flight, *self._probes, *(answer.ask for answer in self._finished)}
         for ask in asks:
             if ask not in known:
+                if self._waker is not None and ask.server.client not in self._connections:
+                    self._waker.before()  # making a connection takes its time
                 self.start(ask)
         until_s = None if seconds is None else time.monotonic() + seconds
         while True:
@@ -319,8 +321,9 @@ class Lanes:
         sockets |= {ask: (probe.number, probe.events) for ask, probe in self._probes.items()}
         if self._waker is not None:
             sockets[None] = (self._waker.number, select.POLLIN)
+        has_reason = self._waker is not None and self._waker.before()
         woken = False
-        for ask in ready(sockets, seconds):
+        for ask in ready(sockets, 0.0 if has_reason else seconds):
             if ask is None:
                 woken = True
             elif ask in self._probes:
@@ -329,7 +332,7 @@ class Lanes:
                 self._take_replies(ask, self._in_flight[ask])
         if woken and self._waker is not None:
             self._waker.clear()
-        return woken
+        return woken or has_reason
 
     def _take_replies(self, ask: Ask, loan: Loan) -> None:
         loan.waits = False

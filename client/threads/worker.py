@@ -177,12 +177,12 @@ class Worker(Generic[V]):
         if work.stops.since(begun):
             work.stops.end_follow(ticket)
             return
-        self._waker = waker = Waker()
+        self._waker = waker = Waker(work.before_wait)
         self._runner = runner = Runner(self._client)
         runner.lanes.wake_with(waker)
         size = self._options.concurrency
         handler = with_values(self._codec, self._tracing, self._handler)
-        crew = Crew(size, handler, self._job, work.finish, waker.wake)
+        crew = Crew(size, handler, self._job, work.finish, waker)
         work.crew = crew
         try:
             try:

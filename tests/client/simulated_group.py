@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from millstream.client.core.options import WorkerOptions, worker_options
 from millstream.client.core.steps import Answer, Ask, Call, Command, GiveUp, Sleep, Together, Wait
-from millstream.client.core.working import Read, Work
+from millstream.client.core.working import Request, Work
 from millstream.client.jobs import Delivery
 
 CONSUMER = "worker-1"
@@ -176,6 +176,11 @@ class Group:
         return 0
 
 
+def most_of(ask: Ask) -> int:
+    """The number of entries that it reads."""
+    return ask.about.most if isinstance(ask.about, Request) else 0
+
+
 @dataclass(eq=False)
 class Flight:
     """A request on its way. It is lost before the server has it, after that, or not."""
@@ -216,13 +221,23 @@ class World:
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._woken = False
+        self.attended = False
         self.finished = False
         self._steps = self.work.run(self.work.stops.begin())
         self._send: Any = None
 
     # ------------------------------------------------------------ the crew
 
+    def attend(self) -> None:
+        assert not self.attended
+        self.attended = True
+
+    def leave(self) -> bool:
+        self.attended = False
+        return False
+
     def begin(self, delivery: Delivery, shard: str, entry: list[Any]) -> None:
+        assert self.attended
         seconds, error = self.ends(delivery)
         self.running[delivery] = error
         self.begun.append((self.now_s, delivery))
@@ -231,8 +246,7 @@ class World:
             self.at(self.now_s + seconds, lambda: self._end(delivery))
 
     def _end(self, delivery: Delivery) -> None:
-        if delivery in self.running:
-            self.work.finish(delivery, self.running.pop(delivery))
+        if delivery in self.running and self.work.finish(delivery, self.running.pop(delivery)):
             self._woken = True
 
     def abandon(self, delivery: Delivery) -> None:
@@ -288,6 +302,7 @@ class World:
             case Wait(asks, seconds):
                 self._check(list(asks))
                 assert seconds is not None
+                self.work.before_wait()
                 self._send = self._wait(list(asks), min(self.now_s + seconds, until_s))
 
     def _at_once(self, command: Command[Any]) -> Any:
@@ -298,7 +313,7 @@ class World:
 
     def _check(self, asks: list[Ask]) -> None:
         """Never more entries than free slots; two reads."""
-        reads = [ask.about.most for ask in asks if isinstance(ask.about, Read)]
+        reads = [most for most in map(most_of, asks) if most]
         assert len(reads) <= 2
         assert sum(reads) + len(self.running) <= self.options.concurrency
 
@@ -344,8 +359,7 @@ class World:
             flight.answers_s = self.now_s + 0.5
         if flight.raw is None and flight.loss != "request":
             raw = [self.group.execute(command.words) for command in flight.ask.commands]
-            is_read = isinstance(flight.ask.about, Read)
-            if is_read and raw == [None] and self.now_s < flight.waits_until_s:
+            if most_of(flight.ask) and raw == [None] and self.now_s < flight.waits_until_s:
                 self.group.log.pop()
                 return
             flight.raw = raw

@@ -48,6 +48,56 @@ def test_two_reads_wait_where_there_are_two_free_slots(slots: int) -> None:
     assert len(reads) == min(2, slots)
 
 
+def at_once(_delivery: Delivery) -> End:
+    """The end of a short job."""
+    return 0.0001, None
+
+
+def test_results_and_the_next_read_are_one_request() -> None:
+    world = World(options(concurrency=20), ends=at_once, network=lambda: (0.0002, None))
+    for n in range(1, 1001):
+        world.group.add("jobs", n)
+    world.run_until(101)
+    assert world.work.metrics()["done"] == 1000
+    assert world.work.metrics()["requests"] < 110
+
+
+def test_a_server_that_is_far_away_gets_two_reads() -> None:
+    """A read that was sent with results holds the other one back for a moment only."""
+    world = World(options(concurrency=20), ends=at_once, network=lambda: (0.2, None))
+    for n in range(1, 401):
+        world.group.add("jobs", n)
+    world.stop_at(110)
+    world.run_to_the_end()
+    times = [when for when, _ in world.begun]
+    assert len(times) == 400
+    assert times[-1] < 107  # with one read of 10 at a time, 40 round trips take 108 s
+
+
+@pytest.mark.parametrize("refused", [0, 1])
+def test_a_refusal_concerns_results_or_the_read(refused: int) -> None:
+    world = World(options(concurrency=2), ends=at_once, network=lambda: (0.0002, None))
+    for n in range(1, 41):
+        world.group.add("jobs", n)
+    execute = world.group.execute
+    error = OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
+
+    def refusing(words: tuple[Any, ...]) -> Any:
+        asks = [f.ask for f in world.flights.values() if len(f.ask.commands) == 2]
+        if asks and len(world.begun) >= 10 and words == asks[0].commands[refused].words:
+            world.group.execute = execute  # type: ignore[method-assign]
+            return error
+        return execute(words)
+
+    world.group.execute = refusing  # type: ignore[method-assign]
+    world.stop_at(110)
+    world.run_to_the_end()
+    assert world.group.execute is execute
+    assert {entry.ended for entry in world.group.entries.values()} == {"acknowledged"}
+    assert {entry.deliveries for entry in world.group.entries.values()} == {1}
+    assert world.work.metrics()["done"] == 40
+
+
 def test_the_last_stream_comes_first_in_every_16th_read() -> None:
     world = World(options(concurrency=1), ("high", "middle", "low"))
     for n in range(1, 200):
