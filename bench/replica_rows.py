@@ -20,6 +20,7 @@ from bench.wire import Client
 
 PIPELINE = 16
 TIMEOUT_S = 300.0
+REDIS_SERVER = ("redis-server",)
 
 
 @contextlib.contextmanager
@@ -81,6 +82,36 @@ def appends(
             return Reading((counted.cpu_ns() - before_ns) / request.requests, rate)
 
     return harness.in_turns(once, request, pair)
+
+
+def appends_with_redis(harness: Harness, full: int, quick: int) -> Lanes:
+    """CPU time of an append on a primary that a redis-server follows, as a multiple of one on a
+    primary without a replica. Each is measured on a new server."""
+    pair = harness.pair("replicas", journal_of("everysec"))
+    request = Load(harness.plan.size(full, quick), PIPELINE)
+
+    def cost(side: Side, *, is_followed: bool) -> float:
+        primary = side.server.another()
+        replica = Server(REDIS_SERVER, journal_of("everysec"), primary.core)
+        try:
+            new = Side(primary, side.dialect)
+            if is_followed:
+                follow(replica, primary)
+                primary.settle()
+            before_ns = primary.cpu_ns()
+            new.drive(request, new.append(KEY, SENSOR_ENTRY))
+            if is_followed:
+                catch_up(new, [replica])
+            return (primary.cpu_ns() - before_ns) / request.requests
+        finally:
+            replica.stop()
+            primary.stop()
+
+    def once(side: Side) -> Reading:
+        alone_ns = cost(side, is_followed=False)
+        return Reading(cost(side, is_followed=True) / alone_ns)
+
+    return harness.alternate_sides(pair, once)
 
 
 def rewrite_all(pair: Pair) -> None:

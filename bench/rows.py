@@ -373,6 +373,11 @@ def cpu_of_replica(harness: Harness) -> Lanes:
     return replica_rows.appends(harness, 1, full=1_600_000, quick=320_000, of_replica=True)
 
 
+@row("redis-follows-p16", REPLICAS, "a Redis follows, -P 16", Goal(cost_max=1.3), unit="times")
+def append_redis_follows(harness: Harness) -> Lanes:
+    return replica_rows.appends_with_redis(harness, full=1_600_000, quick=320_000)
+
+
 @row("full-sync", REPLICAS, "full sync, {kept} entries", Goal(ratio=2.0))
 def full_sync(harness: Harness) -> Lanes:
     return replica_rows.full_syncs(harness, harness.plan.kept_entries)

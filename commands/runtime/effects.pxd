@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from millstream.commands.runtime.arguments cimport Args
-from millstream.encoding cimport Output
+from millstream.encoding cimport Output, Slice
 from millstream.storage.blocks.layout cimport write_varint
 from millstream.storage.keyspace.keyspace_core cimport KeyspaceCore as Keyspace
 
@@ -118,3 +118,16 @@ cdef int apply_compiled(bytes name, uint64_t texts, ApplyWords function) except 
 cdef enum:
     IS_ID = -1
     IS_NUMBER = -2
+
+
+cdef class EffectArgs(Args):
+    cdef int code
+    cdef uint64_t packed
+    cdef Slice[64] few
+    cdef object space
+    cdef list texts
+
+    cdef const char* read(self, const char* at, const char* end) except NULL
+    cdef const char* read_resp(self, const char* at, const char* end) except NULL
+    cdef int make_space(self, Py_ssize_t words) except -1
+    cdef int unpack(self) except -1

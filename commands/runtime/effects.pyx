@@ -348,12 +348,6 @@ cdef class EffectArgs(Args):
     `unpack` makes it text. The highest bit stands for all places from 63 on.
     """
 
-    cdef int code
-    cdef uint64_t packed
-    cdef Slice[64] few
-    cdef object space
-    cdef list texts
-
     cdef const char* read(self, const char* at, const char* end) except NULL:
         cdef int code = <uint8_t>at[0]
         cdef uint64_t words

@@ -4,6 +4,8 @@ A frame is translated in the turn in which it is recorded, with the keyspace aft
 with all its words becomes the same command. An effect on pending entries names them; their owners,
 times and numbers of deliveries are those after the frame, which is applied as a whole. A key that
 has no such translation is sent as it is after the frame (RESTORE).
+
+Frames that have only frequent effects are translated by `frequent_effects`, which is compiled.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 from millstream.clock_offset import shifted_ms
 from millstream.commands.runtime.effects import split_effects
 from millstream.ids import parse
+from millstream.server.replication.frequent_effects import FrequentEffects
 from millstream.server.replication.link_words import encode_request
 from millstream.storage.dump.rdb import UNOWNED, StreamDump, StringDump, footer
 from millstream.storage.dump.rdb_bytes import crc64
@@ -324,9 +327,18 @@ class Translation:
         self.database = -1
         self._keyspace = keyspace
         self._wall_ahead_ms = wall_ahead_ms
+        self._frequent = FrequentEffects(keyspace, LEFT_OUT, _IDS_MAX)
 
     def commands(self, payload: bytes) -> bytes:
         """The commands of a frame that was just recorded."""
+        data = self._frequent.commands(payload, self._wall_ahead_ms(), self.database)
+        if data is None:
+            return self.commands_of_any(payload)
+        self.database = self._frequent.database
+        return data
+
+    def commands_of_any(self, payload: bytes) -> bytes:
+        """The same for any effects."""
         effects = [(db, words) for db, words, _ in split_effects(payload)]
         frame = Frame(self._keyspace, self._wall_ahead_ms(), self.database, effects)
         data = frame.translate()

@@ -154,6 +154,7 @@ NOT_AT_START = {
     "millstream.server.net.tls_handshake",
     "millstream.server.repair",
     "millstream.server.replication.announcement",
+    "millstream.server.replication.frequent_effects",
     "millstream.server.replication.link",
     "millstream.server.replication.link_connection",
     "millstream.server.replication.link_protocol",

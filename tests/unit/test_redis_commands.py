@@ -3,6 +3,8 @@ data. Another server of this kind runs them in place of a Redis."""
 
 from __future__ import annotations
 
+import contextlib
+import random
 import tracemalloc
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +16,8 @@ from tests.support.in_process import InProcessServer, Journal
 from tests.support.mixed_changes import Changes, Words
 from tests.support.resp import Error, encode_command, read_reply
 
-from millstream.commands.runtime.effects import APPLY, CODES
+from millstream.commands.runtime.effects import APPLY, CODES, EffectError
+from millstream.server.replication.frequent_effects import FrequentEffects
 from millstream.server.replication.redis_commands import (
     LEFT_OUT,
     TABLE,
@@ -39,7 +42,7 @@ def test_every_effect_has_a_translation_or_is_left_out() -> None:
 
 
 class Translated(Journal):
-    """A journal that also translates each frame."""
+    """A journal that also translates each frame, in both ways."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,8 +51,14 @@ class Translated(Journal):
 
     def commit(self, payload: bytes) -> int:
         seq = super().commit(payload)
-        assert self.translation is not None
-        self.commands.append(self.translation.commands(payload))
+        translation = self.translation
+        assert translation is not None
+        before = translation.database
+        data = translation.commands(payload)
+        after, translation.database = translation.database, before
+        assert translation.commands_of_any(payload) == data
+        assert translation.database == after
+        self.commands.append(data)
         return seq
 
 
@@ -130,6 +139,78 @@ def test_the_commands_lead_to_the_same_data(seed: int) -> None:
         pair.server.wait_ms(7)
         pair.follow()
         pair.assert_same()
+
+
+FREQUENT = ("_append", "_read", "_settle", "_remove")
+
+
+@pytest.mark.parametrize("seed", range(examples(8)))
+def test_frequent_effects_become_the_same_commands_in_both_ways(seed: int) -> None:
+    """Frames of few requests, so that many have frequent effects only; also changed bytes."""
+    pair, chance = Pair(), random.Random(seed)
+    changes = Changes(seed)
+    pair.change([words for words in changes.begin() if words[0] == "XGROUP"])
+    pair.server.keyspace.has_ordering = seed % 2 == 1
+    frequent = FrequentEffects(pair.server.keyspace, LEFT_OUT, 1000 if seed % 3 else 2)
+    found = 0
+    for turn in range(120):
+        if turn % 20 == 10:  # a group that is moved back delivers entries that are pending
+            pair.change([("SELECT", turn % 3), ("XGROUP", "SETID", "s", "g", "0")])
+        ways = chance.choices(FREQUENT, k=chance.randint(1, 3))
+        requests = [getattr(changes, way)() for way in ways]
+        for words, reply in zip(requests, pair.change(requests), strict=True):
+            changes.learn(words, reply)
+        pair.server.wait_ms(chance.choice((0, 7)))
+        pair.follow()
+        payload = pair.journal.payloads[-1]
+        found += frequent.commands(payload, chance.choice((0, -5, 5000)), -1) is not None
+        for _ in range(20):
+            assert_same_or_refused(pair, changed_bytes(payload, chance))
+    assert found > 30
+
+
+def changed_bytes(payload: bytes, chance: random.Random) -> bytes:
+    made = bytearray(payload)
+    at = chance.randrange(len(made))
+    way = chance.randrange(3)
+    if way == 0:
+        del made[at:]
+    elif way == 1:
+        made[at] = chance.randrange(256)
+    else:
+        made[at:at] = payload[at : at + chance.randint(1, 9)]
+    return bytes(made)
+
+
+def assert_same_or_refused(pair: Pair, payload: bytes) -> None:
+    """A payload may be damaged: then nothing else happens than an error."""
+    translation = Translation(pair.server.keyspace, lambda: 100)
+    results = []
+    for way in (translation.commands, translation.commands_of_any):
+        translation.database = 1
+        with contextlib.suppress(EffectError, ValueError, IndexError, TypeError):
+            results.append((way(payload), translation.database))
+    assert results[:1] == results[-1:]
+
+
+def test_an_effect_with_many_ids_becomes_several_commands() -> None:
+    """Redis would stop meanwhile, and so would this server."""
+    pair = Pair()
+    pair.change([("XADD", "s", f"{i}-1", "a", "b") for i in range(1, 2501)])
+    for words in (("CREATE", "s", "g", "0"), ("CREATECONSUMER", "s", "g", "ann")):
+        pair.change([("XGROUP", *words)])
+    for line in ("XREADGROUP GROUP g ann STREAMS s >", "XACK s g {}", "XDEL s {}"):
+        ids = " ".join(f"{i}-1" for i in range(1, 2201))
+        pair.server.executor.feed(pair.player, encode_command(line.format(ids).split()))
+        pair.server.settle()
+    sizes = [[len(one.split()) for one in requests_in(data)] for data in pair.journal.commands]
+    assert sizes == [
+        [1, 1011, 1011, 511, 7, 1],
+        [1, 1003, 1003, 203, 1],
+        [1, 1002, 1002, 202, 1],
+    ]
+    pair.follow()
+    pair.assert_same()
 
 
 def test_a_frame_with_several_commands_is_a_transaction() -> None:
