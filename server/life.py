@@ -852,6 +852,7 @@ def save_anyway(persistence: Persistence) -> None:
 
 def load_for_snapshots() -> None:
     """Load what a start does not need, and the first snapshot should not wait for."""
+    from millstream.storage.capture import capture  # noqa: F401
     from millstream.storage.files import snapshot_format, snapshot_writer  # noqa: F401
 
     snapshot_format.zstd()

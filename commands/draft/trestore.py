@@ -7,10 +7,7 @@ no reader ever sees a part of a restored stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millstream.commands.generic.expiry import let_expire
 from millstream.commands.generic.keys import tell_overwritten
@@ -21,87 +18,16 @@ from millstream.commands.runtime.effects import EFFECT_BYTES, effect
 from millstream.commands.runtime.replies import OK, Again, Simple
 from millstream.commands.table.registry import command
 from millstream.errors import CommandError, shown
-from millstream.storage.capture.ordering_snapshot import restore_ordering
-from millstream.storage.groups.group import Group
-from millstream.storage.groups.group_snapshot import load_group_in_steps
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.keyspace.keyspace import Keyspace
-from millstream.storage.streams.schedule import Schedule
-from millstream.storage.streams.schedule_snapshot import load_in_steps
 from millstream.storage.streams.stream import RetentionPolicy, Stream
-from millstream.storage.streams.stream_snapshot import load_stream
+
+if TYPE_CHECKING:
+    from millstream.commands.later.stream_state import StateJob
 
 BAD_STATE = "ERR the state does not belong to the entries of the stream"
-_MALFORMED = (AttributeError, IndexError, KeyError, OverflowError, TypeError)
 STATE_AT = 3  # the index of the word
-# Steps of loading groups in one turn: each is about a third of a millisecond's work.
-TURN_STEPS = 4
 _ORDERING = ("held", "lineage", "followed")
-
-
-def _completed(
-    entries: object, state: bytes, incarnation: int, steady_ms: int
-) -> tuple[Stream, dict[str, Any]]:
-    """The stream with its whole state, and that state as a map. ValueError when the two do not fit
-    together."""
-    job = StateJob(state, steady_ms)
-    while not job.run():
-        pass
-    return job.complete(entries, incarnation), job.meta
-
-
-class StateJob:
-    """Makes a stream from its entries and its state. The groups, which may have millions of pending
-    entries, and the scheduled entries come first, over several turns if necessary; the entries may
-    change until the end. ValueError when the state is malformed or does not fit the entries."""
-
-    def __init__(self, state: bytes, steady_ms: int) -> None:
-        self.state = state
-        self.meta: dict[str, Any] = {}
-        self._steady_ms = steady_ms
-        self._groups: list[Group] = []
-        self._schedule: Schedule | None = None
-        self._steps = self._load_parts()
-
-    def _load_parts(self) -> Iterator[None]:
-        import msgpack  # type: ignore[import-untyped]
-
-        self.meta = msgpack.unpackb(self.state, strict_map_key=False)
-        for row in self.meta["groups"]:
-            self._groups.append((yield from load_group_in_steps(row, self._steady_ms)))
-            yield
-        if "schedule" in self.meta:
-            self._schedule = yield from load_in_steps(self.meta["schedule"])
-
-    def run(self) -> bool:
-        """Load parts for a turn; True when all are loaded."""
-        with _malformed():
-            return sum(1 for _ in islice(self._steps, TURN_STEPS)) < TURN_STEPS
-
-    def complete(self, entries: object, incarnation: int) -> Stream:
-        """The stream with its whole state."""
-        if entries is not None and not isinstance(entries, Stream):
-            raise ValueError("the entries are not in a stream")
-        with _malformed():
-            blocks = () if entries is None else entries.blocks()
-            own = {"incarnation": incarnation, "open": bool(blocks)}
-            made = load_stream({**self.meta, **own}, blocks, self._steady_ms, self._groups)
-            restore_ordering(made, self.meta, self._steady_ms, self._schedule)
-        for group in self._groups:
-            group.restart_ttl(self._steady_ms)
-        if made.held is not None:
-            made.held.restart_leases(self._steady_ms)
-        return made
-
-
-@contextmanager
-def _malformed() -> Iterator[None]:
-    import msgpack
-
-    try:
-        yield
-    except (*_MALFORMED, msgpack.UnpackException) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 class LaterArgs(OwnedArgs):
@@ -129,9 +55,11 @@ def _note_ordering(keyspace: Keyspace, meta: dict[str, Any]) -> None:
 def apply_trestore(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     """TRESTORE source key incarnation state: complete the stream at `source`, which may not exist,
     and move it to `key`, where it replaces any value and its expiry."""
+    from millstream.commands.later.stream_state import completed
+
     source, key, incarnation, state = words
     entries = keyspace.databases[db_index].get(source)
-    made, meta = _completed(entries, state, int(incarnation), keyspace.steady_ms)
+    made, meta = completed(entries, state, int(incarnation), keyspace.steady_ms)
     _put(keyspace, db_index, source, key, made)
     _note_ordering(keyspace, meta)
     keyspace.incarnation = max(keyspace.incarnation, int(incarnation))
@@ -163,6 +91,8 @@ def trestore(ctx: Context, args: Args) -> Simple | Again:
         if isinstance(args, LaterArgs):
             job, state = args.job, args.job.state
         else:
+            from millstream.commands.later.stream_state import StateJob
+
             job = StateJob(state, ctx.steady_ms)
         while not job.run():
             if ctx.may_block:

@@ -25,7 +25,6 @@ from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
 from millstream.storage.keyspace.database import Appended, Database, Sum
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.stream_snapshot import copy_stream
 
 command = CommandGroup("generic", "@keyspace")
 
@@ -284,6 +283,8 @@ def duplicate(value: Value, incarnation: int, now_ms: int) -> Value:
     """An independent value with the same content; a stream with another incarnation."""
     if isinstance(value, bytes):
         return value
+    from millstream.storage.streams.stream_snapshot import copy_stream
+
     return copy_stream(value, incarnation, now_ms)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
-from glob import glob, has_magic
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,6 +58,8 @@ def read_file(path: Path, sources: Sources | None = None) -> list[Line]:
 
 def check_whole(now: Sources, before: Sources) -> None:
     """StartError if a file is empty, or its last line has no line break, and was not so before."""
+    from glob import has_magic
+
     for name, source in now.items():
         earlier = before.get(name, source)
         if earlier.has_content and not source.has_content:
@@ -118,6 +119,8 @@ def _with_includes(
 def _included(line: Line, sources: Sources) -> list[Path]:
     """The files that a line includes, as in Redis: relative to the working directory; a pattern
     stands for every file that it matches, in alphabetical order, and may match none."""
+    from glob import glob, has_magic
+
     if len(line.words) != 1:
         raise StartError(f"{line.where}: include: takes {'one' if line.words else 'a'} value")
     (name,) = line.words

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.errors import BlockError, DataError
-from millstream.storage.capture.small_loader import SmallLoader
 from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.frame_times import begins_line
 from millstream.storage.files.journal_format import read_head
@@ -19,6 +18,7 @@ from millstream.storage.files.manifest import Manifest, check_manifest_owner, ch
 
 # Loaded with the first base that is read.
 if TYPE_CHECKING:
+    from millstream.storage.capture.small_loader import SmallLoader
     from millstream.storage.files.snapshot_format import BlockType, KeyRecord
     from millstream.storage.files.snapshot_reader import SnapshotReader
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.commands.admin.replication import Acknowledged
@@ -58,7 +57,6 @@ NO_JOURNAL = (
 _NICENESS = 5
 
 
-@dataclass(eq=False, repr=False)
 class Role:
     """Builds the parts of replication, and passes events on to them.
 
@@ -68,34 +66,29 @@ class Role:
     the subscribers here. `check_waits` ends the waits for what is on the disk, or on replicas.
     """
 
-    config: Config
-    machine: Machine
-    keyspace: Keyspace
-    persistence: Persistence
-    executor: Executor
-    late: Late
-    _: KW_ONLY
-    clients: Mapping[int, Any]
-    new_id: Callable[[], str]
-    continue_clock: Callable[[], None]
-    deliver: Callable[..., None]
-    check_waits: Callable[[], None]
-
-    def __post_init__(self) -> None:
-        config, machine, persistence = self.config, self.machine, self.persistence
+    def __init__(
+        self, config: Config, machine: Machine, keyspace: Keyspace, persistence: Persistence,
+        executor: Executor, late: Late, *, clients: Mapping[int, Any], new_id: Callable[[], str],
+        continue_clock: Callable[[], None], deliver: Callable[..., None],
+        check_waits: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.config, self.machine, self.late = config, machine, late
+        self.keyspace, self.persistence, self.executor = keyspace, persistence, executor
+        self.clients, self.new_id, self.continue_clock = clients, new_id, continue_clock
+        self.deliver, self.check_waits = deliver, check_waits
         self._loop = machine.scheduler
         self._worker = machine.new_worker("millstream-replicas", _NICENESS)
         self._orders = 0  # to change the role; one that is put off does nothing after another
         self.totals = LinkTotals()
         self._is_stopping = False
         self.terms: Terms | None = None
-        self.histories = Histories(self.keyspace, persistence, self.executor, self.new_id)
-        self.upstream = Upstream(self.new_id())
+        self.histories = Histories(keyspace, persistence, executor, new_id)
+        self.upstream = Upstream(new_id())
         self.acceptance = Acceptance(machine, persistence, self._acceptance_stored)
         self.standing = Standing(lambda: new_receiver(self, self._worker))
-        self.feeds = Feeds(config, machine, persistence, self.executor, self._worker)
+        self.feeds = Feeds(config, machine, persistence, executor, self._worker)
         self.redis_feeds = RedisFeeds(
-            config, machine, persistence, self.executor, self.standing, self.late, self.new_id
+            config, machine, persistence, executor, self.standing, late, new_id
         )
         self._build_parts()
         self.link_hooks = LinkHooks(

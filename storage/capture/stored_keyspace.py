@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.storage.blocks.block import Block
-from millstream.storage.capture.capture import Capture
-from millstream.storage.capture.captured_keys import Captured
-from millstream.storage.capture.ordering_snapshot import restore_ordering
-from millstream.storage.capture.small_loader import SmallLoader
-from millstream.storage.capture.small_streams import SmallStreams
 from millstream.storage.keyspace.keyspace import Keyspace, Source
-from millstream.storage.streams.stream import Stream
-from millstream.storage.streams.stream_snapshot import load_stream, stream_has_rules
+
+# Loaded with the first snapshot that is written or read.
+if TYPE_CHECKING:
+    from millstream.storage.capture.capture import Capture
+    from millstream.storage.capture.captured_keys import Captured
+    from millstream.storage.capture.small_loader import SmallLoader
+    from millstream.storage.capture.small_streams import SmallStreams
 
 
 class Writer(Protocol):
@@ -28,6 +28,8 @@ class StoredKeyspace:
 
     def begin_capture(self) -> Capture:
         """Begin a capture of the current keyspace."""
+        from millstream.storage.capture.capture import Capture
+
         return Capture(self._keyspace)
 
     def write_to(self, writer: Writer, keys_per_step: int) -> None:
@@ -77,34 +79,10 @@ class StoredKeyspace:
         self, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: list[Block]
     ) -> None:
         """Restore a captured key; ValueError when its parts are inconsistent."""
-        keyspace = self._keyspace
-        if not 0 <= db < len(keyspace.databases):
-            raise ValueError(f"it belongs to database {db}; there are {len(keyspace.databases)}")
-        database = keyspace.databases[db]
-        value = _value_of(kind, meta, blocks, keyspace.steady_ms)
-        database.put(key, value)
-        if "expires_ms" in meta:
-            database.note_expiry(key, meta["expires_ms"])
-        if isinstance(value, Stream):
-            keyspace.has_rules = keyspace.has_rules or stream_has_rules(value)
-            database.schedule_groups(key, value)
+        from millstream.storage.capture.key_restoring import restore
+
+        restore(self._keyspace, db, key, kind, meta, blocks)
 
     def restore_small(self, small: SmallLoader, most: int) -> int:
         """Restore up to `most` small streams; their number, 0 at the end."""
         return small.step(self._keyspace, most)
-
-
-def _value_of(
-    kind: str, meta: dict[str, Any], blocks: list[Block], steady_ms: int
-) -> bytes | Stream:
-    if kind == "stream":
-        try:
-            stream = load_stream(meta, blocks, steady_ms)
-            restore_ordering(stream, meta, steady_ms)
-            return stream
-        except (OverflowError, IndexError) as error:
-            raise ValueError(f"a number is out of range: {error}") from error
-    if kind == "string":
-        value: bytes = meta["value"]
-        return value
-    raise ValueError(f"values of kind {kind!r} are not known to this version")

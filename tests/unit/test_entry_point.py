@@ -169,6 +169,8 @@ NOT_AT_START = {
     "millstream.server.replication.reload",
     "millstream.server.replication.replacement",
     "millstream.server.replication.rewinding",
+    "millstream.storage.capture.capture",
+    "millstream.storage.capture.small_loader",
     "millstream.storage.dump",
     "millstream.storage.files.damaged_base",
     "millstream.storage.files.recovery",
@@ -177,6 +179,7 @@ NOT_AT_START = {
     # Libraries.
     "click",
     "ctypes",
+    "dataclasses",
     "datetime",
     "difflib",
     "encodings.idna",

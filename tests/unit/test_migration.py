@@ -13,7 +13,7 @@ from tests.unit.test_executor import HOUR_MS, TwoClocks
 from tests.unit.test_keys import LETTERS, Room, contents
 
 from millstream.clock_offset import shifted_ms
-from millstream.commands.draft import trestore
+from millstream.commands.later import stream_state
 from millstream.commands.later.dumped_values import RestoreJob
 from millstream.commands.runtime.effects import apply_effects
 from millstream.errors import CommandError
@@ -457,7 +457,7 @@ def state_of_a_long_group(in_process: InProcessServer, entries: int = 5000) -> b
 
 @pytest.fixture
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trestore, "TURN_STEPS", 1)
+    monkeypatch.setattr(stream_state, "TURN_STEPS", 1)
 
 
 @pytest.mark.usefixtures("short_turns")
