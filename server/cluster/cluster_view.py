@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from millstream.server.cluster.store.records import (
+    CHANGE,
     CONFIG,
     ELECTION,
     LEASE,
@@ -16,13 +17,14 @@ from millstream.server.cluster.store.records import (
     Holder,
     NodeRecord,
     RecordError,
+    ShardChange,
     ShardRecord,
     SlotRanges,
     decode,
 )
 from millstream.server.cluster.store.store import Contents
 
-Record = TypeVar("Record", Holder, NodeRecord, ShardRecord)
+Record = TypeVar("Record", Holder, NodeRecord, ShardChange, ShardRecord)
 
 
 class Found(NamedTuple, Generic[Record]):
@@ -35,7 +37,7 @@ class Found(NamedTuple, Generic[Record]):
 
 class ClusterView(NamedTuple):
     """The records by the names of shards, and by the IDs of nodes. `holders`: the leases of the
-    primaries; `candidates`: the elections."""
+    primaries; `candidates`: the elections; `changes`: orders to change the members."""
 
     revision: int
     map: SlotRanges
@@ -43,6 +45,7 @@ class ClusterView(NamedTuple):
     nodes: Mapping[str, Found[NodeRecord]]
     holders: Mapping[str, Found[Holder]]
     candidates: Mapping[str, Found[Holder]]
+    changes: Mapping[str, Found[ShardChange]]
 
     def shard_of(self, node: str) -> str | None:
         """The name of the shard that a node is a member of."""
@@ -67,6 +70,7 @@ def view_of(contents: Contents) -> ClusterView:
         _found(contents, NODE, NodeRecord),
         _found(contents, LEASE, Holder),
         _found(contents, ELECTION, Holder),
+        _found(contents, CHANGE, ShardChange),
     )
 
 

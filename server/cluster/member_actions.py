@@ -29,6 +29,7 @@ class Purpose(Enum):
     HOLD = auto()  # the lease of the primary
     STAND = auto()  # this member is a candidate
     CHOOSE = auto()  # the election is over: the new primary
+    RESHAPE = auto()  # the members change
     GIVE_UP = auto()  # the election is over: there is none
 
 
@@ -105,3 +106,7 @@ class Data(Protocol):
 
     def confirming_members(self) -> int:
         """The number of other members with a recent acknowledgement in the own term."""
+
+    def acknowledged_frame(self, node: str) -> int:
+        """The last frame that a replica, perhaps one that does not count, has on its disk in the
+        own term; 0: none."""

@@ -44,6 +44,7 @@ from millstream.server.cluster.member_actions import (
     Write,
 )
 from millstream.server.cluster.member_lease import MemberLease
+from millstream.server.cluster.reshaping import Reshaping
 from millstream.server.cluster.store.records import (
     ELECTION,
     LEASE,
@@ -98,7 +99,8 @@ class Member:
         self.writing: Purpose | None = None
         self._is_outdated = False  # the view: a transaction has ended since
         self._followed: Follow | None = None
-        self._members: tuple[str, ...] = ()
+        self.ordered_members: tuple[str, ...] = ()
+        self._reshaping = Reshaping()
         self._seen_terms: dict[str, int] = {}  # the highest one of each shard
         self._addresses: dict[str, Address] = {}
         self._changed_ms = 0  # when the term or the part changed
@@ -161,6 +163,8 @@ class Member:
         record = self.record
         if record is None:
             return "this node is no member of a shard"
+        if self.is_store_old:
+            return "this node knows a later state of etcd"
         known = max(record.term, self._last_term())
         if term <= known or term < self.data.promised:
             return f"this node knows the term {max(known, self.data.promised)}"
@@ -278,6 +282,7 @@ class Member:
         self._look_at_election(now_ms)
         if self.may_write and self.is_leading:
             self._hold_lease(self.view)
+        self._reshaping.look(self, now_ms)
 
     @property
     def may_write(self) -> bool:
@@ -311,7 +316,7 @@ class Member:
     # The part of this node
 
     def _take_part(self, now_ms: int) -> None:
-        record = self.record
+        record = self.record or self._joined_record()
         if record is None or not record.primary or self.data.promised > record.term:
             self._take_rest(now_ms)
         elif record.primary == self.id:
@@ -319,9 +324,17 @@ class Member:
         else:
             self._follow(record, now_ms)
 
+    def _joined_record(self) -> ShardRecord | None:
+        """That of a shard that this node is to join."""
+        assert self.view is not None
+        for name, found in self.view.changes.items():
+            if found.record.add == self.id and name in self.view.shards:
+                return self.view.shards[name].record
+        return None
+
     def _take_lead(self, record: ShardRecord, now_ms: int) -> None:
         if self.part is Part.LEADING and self.led_term == record.term:
-            if self._members != record.members:
+            if self.ordered_members != self._reshaping.counted(record.members):
                 self._order_lead(record)
         elif self.data.standing() and self._last_term() < record.term > self.led_term:
             self.part, self.led_term = Part.LEADING, record.term
@@ -333,8 +346,8 @@ class Member:
             self._take_rest(now_ms)
 
     def _order_lead(self, record: ShardRecord) -> None:
-        self._members = record.members
-        self.actions.append(Lead(record.term, record.members, record.durable))
+        self.ordered_members = self._reshaping.counted(record.members)
+        self.actions.append(Lead(record.term, self.ordered_members, record.durable))
 
     def _follow(self, record: ShardRecord, now_ms: int) -> None:
         address = self._addresses.get(record.primary)

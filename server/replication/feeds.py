@@ -210,6 +210,10 @@ class Feeds:
         synced = sorted((feed.synced_seq for feed in self._counted()), reverse=True)
         return max(synced[count - 1], 0) if len(synced) >= count else 0
 
+    def synced_by(self, node: str) -> int:
+        """The last frame that a node has on its disk; 0 if it is no replica."""
+        return max([0, *(feed.synced_seq for feed in self if feed.node == node)])
+
     def good_count(self, least_synced_seq: int = -1, max_lag_ms: int | None = None) -> int:
         """The number of replicas with a recent acknowledgement (min-replicas-max-lag), and with at
         least this frame on their disks; a replica without a journal has -1."""

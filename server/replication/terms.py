@@ -135,6 +135,11 @@ class Terms:
         """The number of other members with a recent acknowledgement in this term."""
         return self.confirming.members if self.is_leading else 0
 
+    def acknowledged_frame(self, node: str) -> int:
+        """The last frame that a replica, perhaps one that does not count, has on its disk in this
+        term; 0: none."""
+        return self._role.feeds.synced_by(node) if self.is_leading else 0
+
     def may_confirm(self) -> bool:
         """True if this server is the primary and may run requests of clients."""
         return self.confirming.may_confirm()

@@ -49,6 +49,7 @@ from millstream.server.cluster.store.records import (
     NodeRecord,
     ShardRecord,
     SlotRanges,
+    decode,
     encode,
 )
 from millstream.server.cluster.store.store import Change, Commit, LeaseEnded
@@ -137,6 +138,12 @@ class Replica:
             if node in order.members and now_ms - at_ms <= NODE_TIMEOUT_MS
         ]
         return len(recent)
+
+    def acknowledged_frame(self, node: str) -> int:
+        order = self.lead_order
+        if order is None or self.disk.promised_term > order.term:
+            return 0
+        return self.acked.get(node, (0, 0))[0]
 
     # Orders
 
@@ -689,6 +696,10 @@ class World:
             if node.is_frozen:
                 node.thaw()
 
+    def members_count(self) -> int:
+        """The number of members in the store."""
+        return len(decode(ShardRecord, self.store.values[SHARD + "s1"].data, "").members)
+
     def end(self) -> None:
         """Everything works again: soon a member confirms, and all others follow it."""
         self.heal()
@@ -705,7 +716,9 @@ class World:
         demand(len(self.confirmed) == count + 1, "a write is not confirmed after 2 quiet seconds")
         if self.durable:
             self._judge_has(leaders[0], [one.name for one in self.confirmed])
-        for node in self.nodes.values():
+        members = [node for node in self.nodes.values() if node.run.member.shard]
+        demand(len(members) == self.members_count(), "a member does not know that it is one")
+        for node in members:
             if node is not leaders[0]:
                 demand(node.run.member.part is Part.FOLLOWING, f"{node.name} does not follow")
                 demand(node.disk.frames == leaders[0].disk.frames, f"{node.name} has other frames")

@@ -15,6 +15,7 @@ from millstream.server.cluster.store.records import (
     Holder,
     NodeRecord,
     RecordError,
+    ShardChange,
     ShardRecord,
     SlotRanges,
     decode,
@@ -28,6 +29,7 @@ RECORDS = [
     SlotRanges(1, ()),
     ShardRecord(C, 0, "", (), 3, 1),
     ShardRecord(C, 2**63 - 1, A, (B, A), 2, 0),
+    ShardChange("", A),
     Holder(A, 4),
     NodeRecord("10.0.0.1", 6455, 0, "n1.example", "east", "0.1.0", "s1"),
 ]
@@ -42,6 +44,7 @@ WRONG = [
     (SlotRanges, {"ranges": []}, "no epoch"),
     (ShardRecord, {"members": [A, A], "primary": ""}, "wrong members"),
     (ShardRecord, {"members": [A], "primary": B}, "wrong primary"),
+    (ShardChange, {"add": "x", "remove": ""}, "wrong add"),
     (Holder, {"node": A, "term": -1}, "wrong term: -1"),
     (Holder, {"node": A, "term": "1"}, 'wrong term: "1"'),
     (Holder, {"node": A}, "no term"),

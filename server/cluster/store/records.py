@@ -8,6 +8,7 @@
 | `lease/s1` | Holder: the primary, while it has its lease |
 | `node/ID` | NodeRecord: a node that runs; bound to its lease |
 | `election/s1` | Holder: a candidate; bound to its lease |
+| `change/s1` | ShardChange: an order to the primary; bound to the lease of who gives it |
 | `users` | no record: the lines of an aclfile |
 
 Unknown fields are ignored, so that later versions can add some.
@@ -26,6 +27,7 @@ from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
 VERSION = 1
 CONFIG, MAP, USERS = "config", "map", "users"
 SHARD, LEASE, NODE, ELECTION = "shard/", "lease/", "node/", "election/"
+CHANGE = "change/"
 TERM_MAX = (1 << 63) - 1
 MEMBERS_MAX = 16
 TEXT_MAX = 300  # letters
@@ -61,6 +63,13 @@ class ShardRecord(NamedTuple):
     durable: int
 
 
+class ShardChange(NamedTuple):
+    """Nodes that are to join and to leave a shard, or ""."""
+
+    add: str
+    remove: str
+
+
 class Holder(NamedTuple):
     """The primary with the lease, or a candidate, and its term."""
 
@@ -80,10 +89,10 @@ class NodeRecord(NamedTuple):
     shard: str
 
 
-Record = TypeVar("Record", Format, SlotRanges, ShardRecord, Holder, NodeRecord)
+Record = TypeVar("Record", Format, SlotRanges, ShardRecord, ShardChange, Holder, NodeRecord)
 
 
-def encode(record: Format | SlotRanges | ShardRecord | Holder | NodeRecord) -> bytes:
+def encode(record: Format | SlotRanges | ShardRecord | ShardChange | Holder | NodeRecord) -> bytes:
     return json.dumps(record._asdict(), separators=(",", ":")).encode()
 
 
@@ -136,6 +145,14 @@ def _shard(fields: _Fields) -> ShardRecord:
     )
 
 
+def _change(fields: _Fields) -> ShardChange:
+    nodes = fields.text("add"), fields.text("remove")
+    for field, node in zip(("add", "remove"), nodes, strict=True):
+        if node and not _fits(NODE_ID, node):
+            raise fields.wrong(field)
+    return ShardChange(*nodes)
+
+
 def _holder(fields: _Fields) -> Holder:
     return Holder(fields.matching("node", NODE_ID), fields.number("term", 0))
 
@@ -153,7 +170,8 @@ def _node(fields: _Fields) -> NodeRecord:
 
 
 _DECODERS: dict[type, Callable[[_Fields], Any]] = {
-    Format: _format, SlotRanges: _slot_ranges, ShardRecord: _shard, Holder: _holder,
+    Format: _format, SlotRanges: _slot_ranges, ShardRecord: _shard,
+    ShardChange: _change, Holder: _holder,
     NodeRecord: _node,
 }  # fmt: skip
 
