@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 command = CommandGroup("cluster", "@connection", since="3.0.0")
 
+KEYS_MAX = 100_000  # of one reply
 NO_CLUSTER = "ERR This instance has cluster support disabled"
 INT64_MAX = 2**63 - 1
 
@@ -289,12 +290,12 @@ def cluster_countkeysinslot(ctx: Context[ClusterHost], args: Args) -> object:
 def cluster_getkeysinslot(ctx: Context[ClusterHost], args: Args) -> object:
     """Returns the key names in a hash slot.
 
-    The reply has at most `count` keys, and none for a slot of another node."""
+    The reply has at most `count` keys, at most 100,000, and none for a slot of another node."""
     node = _node(ctx)
     slot, count = args.take_int(), args.take_int()
     if not 0 <= slot < CLUSTER_SLOTS or count < 0:
         raise CommandError("ERR Invalid slot or number of keys")
-    found = ctx.db.slots.keys_in(slot, count) if node.owns(slot) else []
+    found = ctx.db.slots.keys_in(slot, min(count, KEYS_MAX)) if node.owns(slot) else []
     return found if len(found) <= KEYS_AT_ONCE else LongReply(in_parts(found))
 
 

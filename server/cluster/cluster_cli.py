@@ -88,7 +88,8 @@ def status(folder: Path | None, as_json: bool, **settings: str) -> None:
 
 
 def _show_machine(folder: Path, as_json: bool) -> bool:
-    """Show the nodes of a directory: slots, process, health. Whether all are online."""
+    """Show the nodes of a directory and the gateway: slots, process, health. Whether all are
+    online."""
     try:
         slot_map = read_map(folder)
     except StartError as problem:
@@ -112,14 +113,25 @@ def _show_machine(folder: Path, as_json: bool) -> bool:
                 "frame": state.get("frame"),
             }
         )
+    gateway = _gateway(running)
     if as_json:
-        click.echo(json.dumps({"epoch": slot_map.epoch, "nodes": rows}))
-    else:
+        click.echo(json.dumps({"epoch": slot_map.epoch, "nodes": rows, "gateway": gateway}))
+    rows += [] if gateway is None else [gateway]
+    if not as_json:
         names = ["directory", "shard", "health", "port", "pid", "frame", "slots"]
         texts = [names, *([_shown(row[name]) for name in names] for row in rows)]
         for line in _table(texts):
             click.echo(line)
     return all(row["health"] == "online" for row in rows)
+
+
+def _gateway(running: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The row of the gateway; None if there is none, or no process runs."""
+    found = (running or {}).get("gateway")
+    if found is None:
+        return None
+    state = {name: found[name] for name in ("health", "port", "pid")}
+    return {"directory": "gateway", **dict.fromkeys(("shard", "node", "slots", "frame")), **state}
 
 
 def _table(texts: list[list[str]]) -> list[str]:

@@ -1,7 +1,7 @@
 """The nodes of one machine: their directories, ports and directives.
 
 `millstream serve --shards N` gives each node the directives of the configuration file and of the
-command line, and then its own: directory, ports and share of the memory.
+command line, and then its own: directory and ports. Each node divides maxmemory itself.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def refuse_server(folder: Path, count: int) -> None:
         )
 
 
-def directives_of(config: Config, number: int, count: int, aclfile: Path) -> Sequence[str]:
+def directives_of(config: Config, number: int, aclfile: Path) -> Sequence[str]:
     """The directives that node `number`, from 1, has in place of those of the configuration."""
     own = {
         "dir": str(config.dir.resolve() / f"{number:04}"),
@@ -110,7 +110,6 @@ def directives_of(config: Config, number: int, count: int, aclfile: Path) -> Seq
         "pidfile": "",
         "supervised": "no",
         "port": str(config.port + number if config.port else 0),
-        "maxmemory": str(max(config.maxmemory // count, min(config.maxmemory, 1))),
     }
     if config.tls.port:
         own["tls-port"] = str(config.tls.port + number)

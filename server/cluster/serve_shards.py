@@ -37,7 +37,7 @@ def run_shards(
         check_ports(config, count)
         check_directives(config)
         if only_check:
-            node = load(file, [*arguments, *directives_of(config, 1, count, users_path(config))])
+            node = load(file, [*arguments, *directives_of(config, 1, users_path(config))])
             for warning in check_config(node, file) + check_machine(node):
                 print(f"millstream: warning: {warning}", file=sys.stderr)
             print(f"millstream: the configuration is valid\nmillstream: {NOT_CHECKED}")
@@ -52,7 +52,7 @@ def run_shards(
             users = open_users(config)
             words = [] if file is None else [str(file)]
             commands = [
-                [*SERVER, *words, *arguments, *directives_of(config, number, count, users.path)]
+                [*SERVER, *words, *arguments, *directives_of(config, number, users.path)]
                 for number in range(1, count + 1)
             ]
             gateway = [*GATEWAY, *words, *arguments, *gateway_directives(config)]

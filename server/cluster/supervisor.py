@@ -16,16 +16,19 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from millstream import __version__
 from millstream.backoff import Backoff
+from millstream.errors import StartError
 from millstream.server.cluster.shared_users import SharedUsers
 from millstream.server.cluster.states import FAILED, LOADING, ONLINE, NodeState
 from millstream.server.cluster.unix_sockets import SUPERVISOR, listening_socket
-from millstream.server.config.cluster_directives import SUPERVISOR_VARIABLE
+from millstream.server.config.cluster_directives import NODE_COUNT_VARIABLE, SUPERVISOR_VARIABLE
 from millstream.server.config.directives import Config
+from millstream.server.monitor import log
 from millstream.server.monitor.log import LOGGER
 from millstream.server.process import PidFile, Supervision
 
@@ -37,6 +40,7 @@ BETWEEN_S = 1.0
 SILENT_S = 5.0  # a node that has sent no state for this long hangs
 GATEWAY_STOP_S = 5.0  # a gateway that has not ended by then hangs
 LINE_BYTES = 64 << 20  # the rules of a user may be long
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 Message = dict[str, Any]
 
@@ -47,9 +51,15 @@ class NodeProcess:
     ended."""
 
     def __init__(
-        self, number: int, command: Sequence[str], take: Callable[[NodeProcess, Message], None]
+        self,
+        number: int,
+        command: Sequence[str],
+        take: Callable[[NodeProcess, Message], None],
+        variables: Mapping[str, str] = NO_VARIABLES,
     ) -> None:
+        """`variables` are added to the environment of the process."""
         self.number = number
+        self._variables = variables
         self._command = command
         self._take = take
         self.frame = 0
@@ -77,7 +87,7 @@ class NodeProcess:
         """Start the process and wait for its end; its exit code."""
         self._is_stop_due = False
         ours, theirs = socket.socketpair()
-        environment = {**os.environ, SUPERVISOR_VARIABLE: str(theirs.fileno())}
+        environment = {**os.environ, **self._variables, SUPERVISOR_VARIABLE: str(theirs.fileno())}
         try:
             # A session of its own: Ctrl-C in a terminal is for the supervisor.
             self._process = await asyncio.create_subprocess_exec(
@@ -158,7 +168,7 @@ class Supervisor:
         self._config = config
         self._users = users
         self._nodes = [
-            NodeProcess(number, command, self._take)
+            NodeProcess(number, command, self._take, {NODE_COUNT_VARIABLE: str(len(commands))})
             for number, command in enumerate(commands, start=1)
         ]
         self._gateway = NodeProcess(0, gateway, self._take) if gateway else None
@@ -186,8 +196,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
-        for number in (signal.SIGHUP, signal.SIGUSR1):
-            loop.add_signal_handler(number, self._pass_on, number)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGUSR1, self._pass_on, signal.SIGUSR1)
         self._supervision.watch(loop)
         self._pid_file.write()
         answering = await asyncio.start_unix_server(
@@ -340,6 +350,15 @@ class Supervisor:
         if self._gateway is not None and self._gateway.pid is not None:
             LOGGER.error("the gateway does not stop: it is killed")
             self._gateway.signal(signal.SIGKILL)
+
+    def _reload(self) -> None:
+        """SIGHUP: open the log file again. All processes read the configuration file again."""
+        config = self._config
+        try:
+            log.configure(config.loglevel, config.located(config.logfile), config.log_format)
+        except StartError as problem:
+            LOGGER.error("SIGHUP: %s; the log continues where it was", problem)
+        self._pass_on(signal.SIGHUP)
 
     def _pass_on(self, number: int) -> None:
         for node in self._all():

@@ -13,6 +13,7 @@ BY_IP, BY_HOSTNAME, UNKNOWN = "ip", "hostname", "unknown-endpoint"
 # Here, so that a server without a cluster loads no module of one.
 MAP_NAME = "cluster.json"
 SUPERVISOR_VARIABLE = "MILLSTREAM_SUPERVISOR"
+NODE_COUNT_VARIABLE = "MILLSTREAM_NODES"  # of one machine: maxmemory is divided by it
 
 
 class ClusterDirectives:

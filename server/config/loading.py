@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from millstream.errors import StartError
+from millstream.server.config.cluster_directives import NODE_COUNT_VARIABLE
 from millstream.server.config.directives import DIRECTIVES, Config, find_directive
 from millstream.server.config.exposed_secrets import has_password
 from millstream.server.config.ignored_directives import ALIASES
@@ -73,8 +75,10 @@ def _suggestion(name: str) -> str:
 
 
 def load(file: Path | None, arguments: Sequence[str]) -> Config:
-    """Defaults, then the file, then the command line."""
+    """Defaults, then the file, then the command line. A node has its share of the memory."""
     config = Config()
     apply_lines(config, [] if file is None else read_file(file, config.sources))
     apply_lines(config, read_arguments(arguments, config.sources))
+    count = int(os.environ.get(NODE_COUNT_VARIABLE, "1"))
+    config.maxmemory = max(config.maxmemory // count, min(config.maxmemory, 1))
     return config

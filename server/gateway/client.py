@@ -57,6 +57,8 @@ class Host(Protocol):
     node_count: int
     failed: set[int]
     keepalive_s: int
+    requests: int
+    unserved: int
 
     def port_of(self, node: int) -> int: ...
     def opened(self, client: Client) -> bytes | None:
@@ -72,7 +74,7 @@ class Client(asyncio.Protocol):
         self.is_slow = False
         self._host = host
         self._reader = RequestReader(host.routes, host.limits)
-        self._upstreams: dict[int, NodeConnection] = {}
+        self.upstreams: dict[int, NodeConnection] = {}
         self._order = ReplyOrder()
         self.kept = self._order.kept
         self._waits: list[WaitingRead] = []
@@ -103,11 +105,11 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
-        for upstream in self._upstreams.values():
+        for upstream in self.upstreams.values():
             upstream.close()
         for read in self._waits:
             read.close()
-        self._upstreams.clear()
+        self.upstreams.clear()
         self._order.clear()
         self._host.closed(self)
 
@@ -138,7 +140,7 @@ class Client(asyncio.Protocol):
 
     def _update_upstreams(self) -> None:
         self.kept.has_paused = False
-        for upstream in list(self._upstreams.values()):
+        for upstream in list(self.upstreams.values()):
             upstream.update_reading()
 
     # Requests
@@ -154,10 +156,11 @@ class Client(asyncio.Protocol):
         self._is_working = True
         while not self._is_held():
             while (node := self._reader.next()) >= 0 and len(self._order) < ORDER_MAX:
-                self._send(node, self._reader.raw, self._reader.count)
+                self._pass(node)
             if node >= 0:
-                self._send(node, self._reader.raw, self._reader.count)
+                self._pass(node)
             elif node == WORDS:
+                self._host.requests += 1
                 self._decide()
             elif node == ENDED:
                 if not self._more:
@@ -169,12 +172,18 @@ class Client(asyncio.Protocol):
                 self._answer(encode_error(self._reader.error))
                 self._is_ending = True
         self._is_working = False
-        for upstream in list(self._upstreams.values()):
+        for upstream in list(self.upstreams.values()):
             upstream.flush()
         if self.kept.has_paused:
             self._update_upstreams()
         self._send_out()
         self._set_reading(not self._is_held())
+
+    def _pass(self, node: int) -> None:
+        """Requests that need no decision."""
+        count = self._reader.count
+        self._host.requests += count
+        self._send(node, self._reader.raw, count)
 
     def _is_held(self) -> bool:
         """True if no further request may be looked at now."""
@@ -191,13 +200,13 @@ class Client(asyncio.Protocol):
             or self._is_alone
             or self._deferred is not None
             or len(self._order) >= ORDER_MAX
-            or any(upstream.is_full for upstream in self._upstreams.values())
+            or any(upstream.is_full for upstream in self.upstreams.values())
         )
 
     def _end_alone(self) -> None:
         self._is_alone = False
         used = self._subscriptions.nodes()
-        for node, upstream in self._upstreams.items():
+        for node, upstream in self.upstreams.items():
             upstream.has_messages = node in used
 
     def _set_reading(self, wanted: bool) -> None:
@@ -260,9 +269,9 @@ class Client(asyncio.Protocol):
 
     def upstream(self, node: int) -> NodeConnection:
         """The connection to a node."""
-        found = self._upstreams.get(node)
+        found = self.upstreams.get(node)
         if found is None:
-            found = self._upstreams[node] = self.new_upstream(node)
+            found = self.upstreams[node] = self.new_upstream(node)
         return found
 
     def new_upstream(self, node: int) -> NodeConnection:
@@ -274,6 +283,7 @@ class Client(asyncio.Protocol):
     def _send(self, node: int, raw: bytes, count: int = 1) -> None:
         """Requests for one node, whose replies the client gets as they are."""
         if node in self._host.failed:
+            self._host.unserved += count
             self._answer(unreachable(node) * count)
             return
         upstream = self.upstream(node)
@@ -330,7 +340,7 @@ class Client(asyncio.Protocol):
     def _ask_all(self, row: Command, raw: bytes) -> None:
         nodes: Sequence[int] = range(self._host.node_count)
         if row.name in ("wait", "waitaof"):  # of the nodes that the client has used
-            nodes = list(self._upstreams) or [self._home_node()]
+            nodes = list(self.upstreams) or [self._home_node()]
         self._gather([(node, raw) for node in nodes], merge_of(row))
 
     def _split(self, row: Command, words: list[bytes], raw: bytes) -> None:
@@ -353,7 +363,7 @@ class Client(asyncio.Protocol):
         read = WaitingRead(self, row, words, node_of, partial(self._end_wait, answer))
         failed = [node for node in read.nodes if node in self._host.failed]
         self._order.append(answer)
-        if row.name == "xreadgroup" or len(read.nodes) > WAITS_MAX:
+        if len(read.nodes) > WAITS_MAX:
             self._order.complete(answer, CROSSSLOT)
         elif failed:
             self._order.complete(answer, unreachable(failed[0]))
@@ -387,7 +397,7 @@ class Client(asyncio.Protocol):
 
     def _tell_all(self, raw: bytes, merge: Merge) -> None:
         home = self._home_node()
-        others = [node for node in self._upstreams if node != home]
+        others = [node for node in self.upstreams if node != home]
         self._gather([(node, raw) for node in (home, *others)], merge, self.close)
 
     def _reset(self, raw: bytes) -> None:
@@ -532,7 +542,7 @@ class Client(asyncio.Protocol):
                 self.close()
             elif self._has_eof:
                 waiting = [upstream for read in self._waits for upstream in read.waiting]
-                for upstream in [*self._upstreams.values(), *waiting]:
+                for upstream in [*self.upstreams.values(), *waiting]:
                     upstream.end_of_requests()
 
     def _send_out(self) -> None:
@@ -541,8 +551,8 @@ class Client(asyncio.Protocol):
             self._transport.write(data)
 
     def upstream_ended(self, upstream: NodeConnection, *, lost: bool) -> None:
-        if self._upstreams.get(upstream.node) is upstream:
-            del self._upstreams[upstream.node]
+        if self.upstreams.get(upstream.node) is upstream:
+            del self.upstreams[upstream.node]
         state = self._transaction
         if lost or (state is not None and state.upstream is upstream):
             self.close()
@@ -550,7 +560,7 @@ class Client(asyncio.Protocol):
     def note_failed(self, node: int) -> None:
         """The node hangs or has ended. Requests that it has may have run: as in a crash, the
         connection ends without their replies."""
-        upstream = self._upstreams.get(node)
+        upstream = self.upstreams.get(node)
         if any(node in read.nodes for read in self._waits):
             self.close()
         elif upstream is not None:

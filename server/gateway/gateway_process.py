@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -28,6 +29,9 @@ from millstream.server.net.listeners import Listeners
 from millstream.server.process import LoopErrors, fit_maxclients
 from millstream.server.protocol.resp import Limits
 
+if TYPE_CHECKING:
+    from millstream.server.gateway.gateway_metrics import GatewayMetrics
+
 STOP_GRACE_S = 1.0
 
 
@@ -41,6 +45,8 @@ class Gateway:
         self.failed: set[int] = set()
         self.keepalive_s = config.tcp_keepalive
         self.stopping = asyncio.Event()
+        self.requests = 0
+        self.unserved = 0
         self._config = config
         self._clients: set[Client] = set()
         self._accepted = 0
@@ -48,6 +54,29 @@ class Gateway:
 
     def port_of(self, node: int) -> int:
         return self._config.port + node + 1
+
+    @property
+    def clients(self) -> int:
+        return len(self._clients)
+
+    @property
+    def accepted(self) -> int:
+        return self._accepted
+
+    @property
+    def node_connections(self) -> int:
+        return sum(len(client.upstreams) for client in self._clients)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stopping.is_set()
+
+    def _make_metrics(self) -> GatewayMetrics | None:
+        if not self._config.metrics.port:
+            return None
+        from millstream.server.gateway.gateway_metrics import GatewayMetrics
+
+        return GatewayMetrics(self._config, self)
 
     async def serve(self) -> None:
         """Serve until SIGTERM, or until the supervisor ends."""
@@ -58,7 +87,11 @@ class Gateway:
         loop.add_signal_handler(signal.SIGHUP, self._renew)
         loop.add_signal_handler(signal.SIGUSR1, lambda: None)
         link = StateLink.of_environment(loop, lambda: 0, self.note_states, self.stopping.set)
+        metrics = self._make_metrics()
         self._listeners.bind()
+        if metrics is not None:
+            metrics.bind()
+            await metrics.listen()
         await self._listeners.listen()
         link.begin_serving()
         await self.stopping.wait()
@@ -71,8 +104,16 @@ class Gateway:
                     await asyncio.sleep(0.01)
         for client in list(self._clients):
             client.close()
+        if metrics is not None:
+            metrics.close()
 
     def _renew(self) -> None:
+        """SIGHUP: the log file and the certificates are opened again."""
+        config = self._config
+        try:
+            log.configure(config.loglevel, config.located(config.logfile), config.log_format)
+        except StartError as problem:
+            LOGGER.error("gateway  SIGHUP: %s; the log continues where it was", problem)
         try:
             self._listeners.renew()
         except StartError as problem:

@@ -132,6 +132,7 @@ class NodeConnection(asyncio.Protocol):
         self._is_choked = False
         self._is_ready = self._has_ended = self._is_paused = False
         self._opening: asyncio.Task[None] | None = None
+        self._when_ended: Callable[[], object] | None = None
 
     @property
     def is_full(self) -> bool:
@@ -198,6 +199,16 @@ class NodeConnection(asyncio.Protocol):
         """The client sends no more. The node decides what happens to a read that waits."""
         if self._transport is not None and self._is_ready and self._transport.can_write_eof():
             self._transport.write_eof()  # later, if the node has not accepted the client yet
+
+    def end_when_done(self, ended: Callable[[], object]) -> None:
+        """End the requests, and call `ended` when the node has closed the connection. What it has
+        sent before arrives first."""
+        self._when_ended = ended
+        if self._is_ready:
+            self.end_of_requests()
+        else:  # the node has no request
+            self.close()
+            ended()
 
     def pause_writing(self) -> None:
         self._is_choked = True
@@ -315,6 +326,10 @@ class NodeConnection(asyncio.Protocol):
             self.refuse(unreachable(self.node))
             return
         self._has_ended = True
+        if self._when_ended is not None:
+            self._when_ended()
+            self._client.finish_turn()
+            return
         self._client.upstream_ended(self, lost=bool(self.expected) or self.has_messages)
 
     def close(self) -> None:

@@ -1,9 +1,13 @@
-"""A read of several slots that waits: XREAD and TMREAD with BLOCK.
+"""A read of several slots that waits: XREAD, XREADGROUP and TMREAD with BLOCK.
 
 First the nodes are asked without BLOCK. If none has anything, each is asked to wait, on a
 connection of its own. After the first reply, the others are asked once more without BLOCK, and
 their connections are closed, which ends their waits: these reads change nothing, so a reply may be
 lost.
+
+XREADGROUP delivers entries, so none of its replies may be lost. The gateway ends only its own
+direction of the other connections. A node that has nothing then replies UNBLOCKED; one that has
+delivered entries before sends them, and they are merged, too.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from millstream.server.gateway.reply_scanner import elements_of
 WAITS_MAX = 64  # connections of one read
 ENTRIES_AT, ENDED_AT = 3, 4  # in a row of TMREAD
 FROM_NOW = (b"", b"$")
+UNBLOCKED = b"-UNBLOCKED "
 
 
 class Asking(Protocol):
@@ -72,6 +77,7 @@ class WaitingRead:
         self.nodes = [node_of(part.slot) for part in self._parts]
         self.waiting: list[NodeConnection] = []
         self._replies: list[bytes | None] = [None] * len(self.nodes)
+        self._nothing = NULL[1]
 
     def begin(self) -> None:
         """Ask. A read of what comes from now on waits at once: an entry could come between."""
@@ -119,10 +125,36 @@ class WaitingRead:
             self.waiting.append(waiting)
 
     def _woken(self, at: int, reply: bytes) -> None:
-        if self.waiting:
+        if self.waiting and self._row.name == "xreadgroup":
+            self._end_deliveries(at, reply)
+        elif self.waiting:
             self.close()
             self._replies[at] = reply
             self._ask(self._end)
+
+    def _end_deliveries(self, at: int, reply: bytes) -> None:
+        """A node of a group has replied: the others end their waits, and send what they have
+        delivered."""
+        is_first = not any(self._replies)
+        is_end = not is_first and reply.startswith(UNBLOCKED)
+        self._replies[at] = self._nothing if is_end else reply
+        if is_first:
+            self._nothing = reply if reply in NULL else NULL[1]
+            for other, upstream in enumerate(list(self.waiting)):
+                if self._replies[other] is None:
+                    upstream.end_when_done(partial(self._ended, other))
+        self._check(self._end_all)
+
+    def _ended(self, at: int) -> None:
+        """A connection has ended, perhaps without a reply."""
+        if self.waiting and self._replies[at] is None:
+            self._replies[at] = self._nothing
+            self._check(self._end_all)
+
+    def _end_all(self, replies: list[bytes]) -> None:
+        if self.waiting:
+            self.close()
+            self._end(replies)
 
     def _end(self, replies: list[bytes]) -> None:
         self._finish(self, merged(self._merge, replies))

@@ -406,6 +406,17 @@ PROCESS_FAMILIES = (
     Family("process_max_fds", GAUGE, "Limit of open file descriptors"),
 )
 
+GATEWAY_FAMILIES = (
+    Family("millstream_gateway_requests_total", COUNTER, "Requests of all clients of the gateway"),
+    Family("millstream_gateway_connections", GAUGE, "Clients that are connected to the gateway"),
+    Family("millstream_gateway_connections_total", COUNTER, "Clients that it has accepted"),
+    Family("millstream_gateway_node_connections", GAUGE,
+           "Connections of these clients to nodes, without those of reads that wait"),
+    Family("millstream_gateway_unserved_total", COUNTER,
+           "Requests that were refused because their node did not run"),
+    Family("millstream_gateway_nodes_failed", GAUGE, "Nodes that do not run"),
+)  # fmt: skip
+
 INFO_FAMILIES = tuple(
     Family(row.name, row.kind, f"{row.field} of INFO {row.section}") for row in INFO_ROWS
 )
@@ -417,5 +428,6 @@ SECTIONS = {
     "The server, with the names of redis_exporter": SERVER_FAMILIES,
     "Fields of INFO, with the names of redis_exporter": INFO_FAMILIES,
     "The process": PROCESS_FAMILIES,
+    "The gateway of a cluster": GATEWAY_FAMILIES,
 }
 FAMILIES = {family.name: family for families in SECTIONS.values() for family in families}

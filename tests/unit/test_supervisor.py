@@ -186,16 +186,14 @@ def test_without_an_aclfile_there_is_one(tmp_path: Path) -> None:
 def test_directives_of_a_node(tmp_path: Path) -> None:
     config = Config(dir=tmp_path, port=7000, maxmemory=1000, unixsocket="/run/m")
     config.tls.port, config.metrics.port = 8000, 9000
-    words = directives_of(config, 2, 3, tmp_path / NAME)
+    words = directives_of(config, 2, tmp_path / NAME)
     own = dict(zip(words[::2], words[1::2], strict=True))
     assert own == {
         "--dir": f"{tmp_path}/0002", "--cluster-enabled": "yes", "--pidfile": "",
         "--supervised": "no",
-        "--port": "7002", "--maxmemory": "333", "--tls-port": "8002", "--metrics-port": "9002",
+        "--port": "7002", "--tls-port": "8002", "--metrics-port": "9002",
         "--unixsocket": "/run/m.2", "--aclfile": f"{tmp_path}/{NAME}",
     }  # fmt: skip
-    tiny = directives_of(Config(dir=tmp_path, maxmemory=1), 1, 3, tmp_path / NAME)
-    assert tiny[tiny.index("--maxmemory") + 1] == "1"
 
 
 @pytest.mark.parametrize(

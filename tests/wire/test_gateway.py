@@ -34,6 +34,10 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shards]:
         assert shards.stop() == 0
 
 
+def blocked(node: NodeClient) -> int:
+    return int(node.info("clients")["blocked_clients"])
+
+
 @pytest.fixture(params=[2, 3])
 def client(shards: Shards, request: pytest.FixtureRequest) -> Iterator[NodeClient]:
     with shards.node(0, request.param) as client:
@@ -153,7 +157,7 @@ def test_a_read_waits_and_later_replies_keep_their_order(
 ) -> None:
     client.send("XREAD", "BLOCK", "0", "STREAMS", "a", "$")
     client.send("SET", "b", "v")
-    client.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "a", "b", ">", ">")
+    client.send("MSET", "a", "1", "b", "2")
     with shards.node(0) as other, shards.node(1) as first, shards.node(3) as owner:
         wait_until(lambda: first.line("EXISTS b"), what="the later request")
         owner.wait_blocked(1)
@@ -163,6 +167,43 @@ def test_a_read_waits_and_later_replies_keep_their_order(
     assert client.read() == ([[b"a", rows]] if client.protocol == 2 else Map([(b"a", rows)]))
     assert client.read() == OK
     assert client.read() == CROSSSLOT
+
+
+def test_a_group_of_all_nodes_waits_and_loses_no_entry(shards: Shards, client: NodeClient) -> None:
+    """Entries arrive at all nodes while the gateway ends the waits of a read."""
+    keys, count = "abcdef", 300
+    for key in keys:
+        assert client.line(f"XGROUP CREATE {key} g $ MKSTREAM") == OK
+    read = ["XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", *keys, *[">"] * len(keys)]
+    assert client.call(*read[:5], "1", *read[6:]) in (Null.ARRAY, Null.RESP3)
+    chance = random.Random(client.protocol)
+    sent: set[tuple[bytes, bytes]] = set()
+    got: list[tuple[bytes, bytes]] = []
+    with shards.node(0) as other:
+        while len(sent) < count:
+            burst = [
+                (chance.choice(keys), f"{len(sent) + n + 1}-1")
+                for n in range(chance.randrange(1, 5))
+            ]
+            client.send(*read)
+            if chance.random() < 0.5:
+                with shards.node(1) as first:
+                    wait_until(lambda: blocked(first) > 0, what="a node that waits")
+            other.pipeline([["XADD", key, entry, "f", "v"] for key, entry in burst])
+            sent |= {(key.encode(), entry.encode()) for key, entry in burst}
+            while len(got) < len(sent):
+                reply = client.read()
+                pairs = reply.pairs if isinstance(reply, Map) else reply
+                got += [(key, row[0]) for key, rows in pairs for row in rows]
+                if len(got) < len(sent):
+                    client.send(*read)
+        assert sorted(got) == sorted(sent)
+        pending = [other.line(f"XPENDING {key} g - + 9999") for key in keys]
+        assert sum(map(len, pending)) == len(sent)
+    for number in range(1, 4):
+        with shards.node(number) as node:
+            node.wait_blocked(0)
+    assert client.line("XREADGROUP GROUP none c BLOCK 0 STREAMS a b > >")
 
 
 @pytest.mark.parametrize("starts", ["$ $ $", "0 0 0"])

@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -223,7 +225,8 @@ def test_nodes_end_with_the_supervisor_and_keep_their_data(tmp_path: Path) -> No
         assert (first.line("GET bar"), third.line("GET foo")) == (b"1", b"2")
     status = CliRunner().invoke(main, ["cluster", "status", "--dir", str(three.directory)])
     assert status.exit_code == 0
-    assert [line.split()[2] for line in status.output.splitlines()] == ["health", *["online"] * 3]
+    assert [line.split()[2] for line in status.output.splitlines()] == ["health", *["online"] * 4]
+    assert status.output.splitlines()[4].startswith(f"gateway    -      online  {three.port}")
     assert three.stop() == 0
     status = CliRunner().invoke(main, ["cluster", "status", "--dir", str(three.directory)])
     assert status.exit_code == 1
@@ -245,3 +248,36 @@ def test_a_node_that_cannot_start_stops_all(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"port {port + 2} on 127.0.0.1" in done.stderr
     assert "node 0002 could not be started: all nodes are stopped" in done.stdout
+
+
+def test_sighup_is_for_all_processes(tmp_path: Path) -> None:
+    """The log file is opened again, and the nodes share the memory of the configuration file."""
+    log, file = tmp_path / "all.log", tmp_path / "millstream.conf"
+    file.write_text(f"maxmemory 200mb\nappendfsync no\nlogfile {log}\n")
+    shards = Shards(tmp_path / "data", {}, count=2, options=["--config", str(file)])
+    first_metrics = free_range(3)
+    shards.log_path = log
+    shards.directives = {"metrics-port": str(first_metrics)}
+    shards.start()
+    try:
+        with shards.node(0) as client:
+            assert client.pipeline([["SET", key, "v"] for key in "abcd"]) == [Simple("OK")] * 4
+        page = urlopen(f"http://127.0.0.1:{first_metrics}/metrics").read().decode()
+        assert "millstream_gateway_requests_total 4\n" in page
+        assert "millstream_gateway_nodes_failed 0\n" in page
+        assert b"ready" in urlopen(f"http://127.0.0.1:{first_metrics}/readyz").read()
+        log.rename(tmp_path / "old.log")
+        file.write_text(f"maxmemory 300mb\nappendfsync no\nlogfile {log}\n")
+        shards.signal(signal.SIGHUP)
+        for number in (1, 2):
+            with shards.node(number) as node:
+                wait_until(
+                    partial(node.line, "CONFIG GET maxmemory"),
+                    lambda found: found[1] == b"%d" % (150 << 20),
+                    "the share of the memory",
+                )
+        os.kill(shards.pid_of(2), signal.SIGKILL)
+        wait_until(lambda: log.exists() and "node 0002 has ended" in log.read_text(), what="a line")
+    finally:
+        shards.stop()
+    assert "stopping" in log.read_text()
