@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from millstream.memory_reserve import RESERVE
 from millstream.server.monitor.log import LOGGER
@@ -37,32 +37,32 @@ _AGAIN_S = 0.01
 _SAME_S = 0.005
 
 
-class Stop(Protocol):
-    def stop_by_signal(self, name: str) -> None:
-        """Stop as SHUTDOWN does."""
+if TYPE_CHECKING:
 
+    class Stop(Protocol):
+        def stop_by_signal(self, name: str) -> None:
+            """Stop as SHUTDOWN does."""
 
-class SlowStop(Protocol):
-    def begin(self) -> None:
-        """Disconnect all clients slowly, then stop."""
+    class SlowStop(Protocol):
+        def begin(self) -> None:
+            """Disconnect all clients slowly, then stop."""
 
+    class Signalled(Protocol):
+        """The server that the signals are for."""
 
-class Signalled(Protocol):
-    """The server that the signals are for."""
+        stopping: asyncio.Event
+        has_stopped: bool
 
-    stopping: asyncio.Event
-    has_stopped: bool
+        @property
+        def shutdown(self) -> Stop: ...
+        @property
+        def lame_duck(self) -> SlowStop: ...
 
-    @property
-    def shutdown(self) -> Stop: ...
-    @property
-    def lame_duck(self) -> SlowStop: ...
+        def reload_files(self) -> None:
+            """Open the log file again, and read the settings and the certificates again."""
 
-    def reload_files(self) -> None:
-        """Open the log file again, and read the settings and the certificates again."""
-
-    def give_up(self, by: str) -> None:
-        """Log which data is not on the disk; `by` is the signal that ends the process."""
+        def give_up(self, by: str) -> None:
+            """Log which data is not on the disk; `by` is the signal that ends the process."""
 
 
 class Signals:

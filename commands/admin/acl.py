@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.access.catalog import in_category
 from millstream.commands.access.denial_log import DenialLog
@@ -49,12 +49,14 @@ STILL_CHANGING = (
 IN_TRANSACTION = "ERR the users of a cluster cannot be changed in a transaction"
 
 
-class Outcome(Protocol):
-    """The reply to a change of the users of all nodes; None until there is one. `is_waited`: a
-    client waits for it."""
+if TYPE_CHECKING:
 
-    reply: object
-    is_waited: bool
+    class Outcome(Protocol):
+        """The reply to a change of the users of all nodes; None until there is one. `is_waited`: a
+        client waits for it."""
+
+        reply: object
+        is_waited: bool
 
 
 class ClusterUsers(Protocol):
@@ -68,39 +70,39 @@ class ClusterUsers(Protocol):
         """Replaces users by those of the aclfile of this node. CommandError changes nothing."""
 
 
-class UserTable(Protocol):
-    """Users, and the log of refusals. `shared`: those of all nodes of a cluster; None for a server
-    that has its own."""
+if TYPE_CHECKING:
 
-    users: Users
-    log: DenialLog
-    shared: ClusterUsers | None
+    class UserTable(Protocol):
+        """Users, and the log of refusals. `shared`: those of all nodes of a cluster; None for a
+        server that has its own."""
 
-    def set_user(self, user: User) -> None:
-        """Adds this user, or gives the one with this name these rules."""
+        users: Users
+        log: DenialLog
+        shared: ClusterUsers | None
 
-    def remove(self, name: bytes) -> bool:
-        """Removes a user and disconnects its clients; false if there is none of this name."""
+        def set_user(self, user: User) -> None:
+            """Adds this user, or gives the one with this name these rules."""
 
+        def remove(self, name: bytes) -> bool:
+            """Removes a user and disconnects its clients; false if there is none of this name."""
 
-class UserStore(Protocol):
-    """The file of users."""
+    class UserStore(Protocol):
+        """The file of users."""
 
-    def load(self) -> None:
-        """Reads the file again; an error changes nothing."""
+        def load(self) -> None:
+            """Reads the file again; an error changes nothing."""
 
-    def save(self) -> None:
-        """Replaces the file."""
+        def save(self) -> None:
+            """Replaces the file."""
 
+    class AclHost(Protocol):
+        @property
+        def access(self) -> UserTable: ...
+        @property
+        def user_store(self) -> UserStore: ...
 
-class AclHost(Protocol):
-    @property
-    def access(self) -> UserTable: ...
-    @property
-    def user_store(self) -> UserStore: ...
-
-    def random_number(self) -> int:
-        """64 random bits."""
+        def random_number(self) -> int:
+            """64 random bits."""
 
 
 # Users of all nodes

@@ -6,7 +6,7 @@ The line has Redis' fields in Redis' order, because tools split it by position a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.access.users import DEFAULT_USER, User
 from millstream.commands.admin.transactions import has_changed_watches
@@ -15,11 +15,13 @@ from millstream.commands.runtime.context import Session
 CLIENT_BYTES = 2400  # an idle connection, measured with 10,000 of them
 
 
-class ClientFeed(Protocol):
-    """Data that is sent to a client without requests: the frames for a replica, or a backup."""
+if TYPE_CHECKING:
 
-    @property
-    def is_replica(self) -> bool: ...
+    class ClientFeed(Protocol):
+        """Data that is sent to a client without requests: the frames for a replica, or a backup."""
+
+        @property
+        def is_replica(self) -> bool: ...
 
 
 class Client(Protocol):

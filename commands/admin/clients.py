@@ -7,7 +7,7 @@ Clients are never evicted and there is no tracking of keys for caches on the cli
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.access.users import Users
 from millstream.commands.admin.client_line import TYPES, Client, Filter, client_line, user_name
@@ -26,42 +26,41 @@ BAD_CLIENT_ID = "ERR client-id should be greater than 0"
 MONITOR_IN_TRANSACTION = "ERR MONITOR isn't allowed for DENY BLOCKING client"
 
 
-class ConnectedClients(Protocol):
-    def get(self, client_id: int) -> Client | None: ...
-    def values(self) -> Collection[Client]: ...
+if TYPE_CHECKING:
 
-    def kill(self, client: Client) -> None:
-        """Closes another client's connection."""
+    class ConnectedClients(Protocol):
+        def get(self, client_id: int) -> Client | None: ...
+        def values(self) -> Collection[Client]: ...
 
-    def pause(self, until_ms: int, writes_only: bool) -> None:
-        """Postpones commands, or only writes, until a time of the steady clock."""
+        def kill(self, client: Client) -> None:
+            """Closes another client's connection."""
 
-    def end_pause(self) -> None: ...
+        def pause(self, until_ms: int, writes_only: bool) -> None:
+            """Postpones commands, or only writes, until a time of the steady clock."""
 
-    def unblock(self, client: Client, error: bool) -> bool:
-        """Ends a client's wait as its timeout would, or with an error; false if it does not
-        wait."""
+        def end_pause(self) -> None: ...
 
-    def monitor(self, client: Any) -> None:
-        """Shows the client every command from now on (MONITOR)."""
+        def unblock(self, client: Client, error: bool) -> bool:
+            """Ends a client's wait as its timeout would, or with an error; false if it does not
+            wait."""
 
+        def monitor(self, client: Any) -> None:
+            """Shows the client every command from now on (MONITOR)."""
 
-class UsersByName(Protocol):
-    users: Users
+    class UsersByName(Protocol):
+        users: Users
 
+    class PrimaryLink(Protocol):
+        def primary_clients(self) -> list[Client]:
+            """The link to the primary, as a client."""
 
-class PrimaryLink(Protocol):
-    def primary_clients(self) -> list[Client]:
-        """The link to the primary, as a client."""
-
-
-class ClientsHost(Protocol):
-    @property
-    def clients(self) -> ConnectedClients: ...
-    @property
-    def access(self) -> UsersByName: ...
-    @property
-    def replication(self) -> PrimaryLink: ...
+    class ClientsHost(Protocol):
+        @property
+        def clients(self) -> ConnectedClients: ...
+        @property
+        def access(self) -> UsersByName: ...
+        @property
+        def replication(self) -> PrimaryLink: ...
 
 
 client_command = Container(

@@ -6,7 +6,7 @@ CLIENT has a module of its own (clients), and so have users (acl).
 from __future__ import annotations
 
 import re
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.access.users import DEFAULT_USER, User, Users
 from millstream.commands.generic.keys import NOT_IN_CLUSTER, take_database
@@ -35,45 +35,43 @@ _NOT_PLAIN = rb"[^!-~]"
 BAD_NAME = "ERR Client names cannot contain spaces, newlines or special characters."
 
 
-class Logins(Protocol):
-    """The users of connected clients."""
+if TYPE_CHECKING:
 
-    users: Users
+    class Logins(Protocol):
+        """The users of connected clients."""
 
-    def reset(self, client: Session) -> None:
-        """Makes the client `default` again, logged in only if that user needs no password."""
+        users: Users
 
-    def log_in(self, client: Session, user: User) -> None:
-        """CommandError if the user has too many clients."""
+        def reset(self, client: Session) -> None:
+            """Makes the client `default` again, logged in only if that user needs no password."""
 
-    def refuse_login(self, client: Session, name: bytes, word: bytes) -> None:
-        """Records a wrong password; `word` is the command that had it."""
+        def log_in(self, client: Session, user: User) -> None:
+            """CommandError if the user has too many clients."""
 
+        def refuse_login(self, client: Session, name: bytes, word: bytes) -> None:
+            """Records a wrong password; `word` is the command that had it."""
 
-class Subscriptions(Protocol):
-    def forget(self, client: Any) -> None:
-        """Ends all of a client's subscriptions without a message."""
+    class Subscriptions(Protocol):
+        def forget(self, client: Any) -> None:
+            """Ends all of a client's subscriptions without a message."""
 
+    class MonitoringClients(Protocol):
+        def end_monitor(self, client: Any) -> None:
+            """Ends MONITOR for a client."""
 
-class MonitoringClients(Protocol):
-    def end_monitor(self, client: Any) -> None:
-        """Ends MONITOR for a client."""
+    class RoleName(Protocol):
+        @property
+        def is_replica(self) -> bool: ...
 
-
-class RoleName(Protocol):
-    @property
-    def is_replica(self) -> bool: ...
-
-
-class ConnectionHost(Protocol):
-    @property
-    def access(self) -> Logins: ...
-    @property
-    def pubsub(self) -> Subscriptions: ...
-    @property
-    def clients(self) -> MonitoringClients: ...
-    @property
-    def replication(self) -> RoleName: ...
+    class ConnectionHost(Protocol):
+        @property
+        def access(self) -> Logins: ...
+        @property
+        def pubsub(self) -> Subscriptions: ...
+        @property
+        def clients(self) -> MonitoringClients: ...
+        @property
+        def replication(self) -> RoleName: ...
 
 
 # Greeting and password

@@ -7,7 +7,7 @@ internals; the reply is OK because test suites set them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.generic.strings import put_string
 from millstream.commands.runtime.arguments import Args
@@ -31,29 +31,29 @@ Words = Sequence[bytes]
 Handler = Callable[["Context", Words], object]
 
 
-class JournalDirective(Protocol):
-    appendonly: bool
+if TYPE_CHECKING:
 
+    class JournalDirective(Protocol):
+        appendonly: bool
 
-class LoadingState(Protocol):
-    @property
-    def loading(self) -> bool: ...
+    class LoadingState(Protocol):
+        @property
+        def loading(self) -> bool: ...
 
+    class DebugHost(Protocol):
+        @property
+        def config(self) -> JournalDirective: ...
+        @property
+        def persistence(self) -> LoadingState: ...
 
-class DebugHost(Protocol):
-    @property
-    def config(self) -> JournalDirective: ...
-    @property
-    def persistence(self) -> LoadingState: ...
+        def log(self, message: str) -> None: ...
 
-    def log(self, message: str) -> None: ...
+        def sleep(self, seconds: float) -> None:
+            """Blocks the whole server for this time."""
 
-    def sleep(self, seconds: float) -> None:
-        """Blocks the whole server for this time."""
-
-    def reload(self, *, save: bool, flush: bool) -> None:
-        """Loads the data on the disk into the running server: after a snapshot (save), into emptied
-        databases (flush) or over the existing data."""
+        def reload(self, *, save: bool, flush: bool) -> None:
+            """Loads the data on the disk into the running server: after a snapshot (save), into
+            emptied databases (flush) or over the existing data."""
 
 
 def _sleep(ctx: Context[DebugHost], words: Words) -> object:

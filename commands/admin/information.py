@@ -6,7 +6,7 @@ The server does the work; this module has the syntax and the error texts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream import __version__
 from millstream.commands.admin.connection import REDIS_VERSION
@@ -20,39 +20,38 @@ from millstream.errors import SYNTAX, CommandError
 command = CommandGroup("server")
 
 
-class InfoText(Protocol):
-    def text(self, names: Sequence[str]) -> str:
-        """The text of INFO for these sections (lower case; none: the default ones)."""
+if TYPE_CHECKING:
 
+    class InfoText(Protocol):
+        def text(self, names: Sequence[str]) -> str:
+            """The text of INFO for these sections (lower case; none: the default ones)."""
 
-class Directives(Protocol):
-    def named(self, name: bytes) -> str | None:
-        """The value of the directive with this name in lower case; None for anything else."""
+    class Directives(Protocol):
+        def named(self, name: bytes) -> str | None:
+            """The value of the directive with this name in lower case; None for anything else."""
 
-    def matching(self, patterns: Sequence[bytes]) -> dict[str, str]:
-        """Directives whose names match one of the globs, in the order of the table."""
+        def matching(self, patterns: Sequence[bytes]) -> dict[str, str]:
+            """Directives whose names match one of the globs, in the order of the table."""
 
+    class Settings(Protocol):
+        def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+            """Sets all of these directives or, with a CommandError, none."""
 
-class Settings(Protocol):
-    def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """Sets all of these directives or, with a CommandError, none."""
+        def rewrite(self) -> None:
+            """Updates the configuration file."""
 
-    def rewrite(self) -> None:
-        """Updates the configuration file."""
+    class InformationHost(Protocol):
+        @property
+        def info(self) -> InfoText: ...
+        @property
+        def config(self) -> Directives: ...
+        @property
+        def settings(self) -> Settings: ...
 
+        def now_us(self) -> int:
+            """Microseconds since the epoch, read at each call."""
 
-class InformationHost(Protocol):
-    @property
-    def info(self) -> InfoText: ...
-    @property
-    def config(self) -> Directives: ...
-    @property
-    def settings(self) -> Settings: ...
-
-    def now_us(self) -> int:
-        """Microseconds since the epoch, read at each call."""
-
-    def reset_stats(self) -> None: ...
+        def reset_stats(self) -> None: ...
 
 
 @command(

@@ -6,7 +6,7 @@ memory of the process and how much of it is in use.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
@@ -18,17 +18,18 @@ KEY_OVERHEAD_BYTES = 120  # a key's place in the table and the headers of its tw
 LITTLE_BYTES = 5 * 1024**2  # below this there is nothing to diagnose
 
 
-class ProcessMemory(Protocol):
-    def facts(self) -> dict[str, object]:
-        """The figures of MEMORY STATS, with its names."""
+if TYPE_CHECKING:
 
-    def trim(self) -> None:
-        """Makes the C library return unused memory to the system."""
+    class ProcessMemory(Protocol):
+        def facts(self) -> dict[str, object]:
+            """The figures of MEMORY STATS, with its names."""
 
+        def trim(self) -> None:
+            """Makes the C library return unused memory to the system."""
 
-class MemoryHost(Protocol):
-    @property
-    def memory(self) -> ProcessMemory: ...
+    class MemoryHost(Protocol):
+        @property
+        def memory(self) -> ProcessMemory: ...
 
 
 memory_command = Container(

@@ -6,7 +6,7 @@ The server measures and records; this module has the syntax and the replies.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
@@ -18,39 +18,39 @@ SLOWLOG_COUNT = 10
 BAD_COUNT = "ERR count should be greater than or equal to -1"
 
 
-class SlowlogEntries(Protocol):
-    def entries(self, count: int) -> Sequence[Iterable[object]]:
-        """The newest entries, newest first, -1 for all: number, unix time in seconds, microseconds,
-        words, address, name."""
+if TYPE_CHECKING:
 
-    def clear(self) -> None: ...
-    def __len__(self) -> int: ...
+    class SlowlogEntries(Protocol):
+        def entries(self, count: int) -> Sequence[Iterable[object]]:
+            """The newest entries, newest first, -1 for all: number, unix time in seconds,
+            microseconds, words, address, name."""
 
+        def clear(self) -> None: ...
+        def __len__(self) -> int: ...
 
-class LatencySeries(Protocol):
-    """Latency spikes by event."""
+    class LatencySeries(Protocol):
+        """Latency spikes by event."""
 
-    threshold_ms: int
+        threshold_ms: int
 
-    def latest(self) -> list[tuple[str, int, int, int]]:
-        """(event, unix time in seconds and milliseconds of the last spike, greatest ever)."""
+        def latest(self) -> list[tuple[str, int, int, int]]:
+            """(event, unix time in seconds and milliseconds of the last spike, greatest ever)."""
 
-    def history(self, event: str) -> list[list[int]]:
-        """[unix time in seconds, milliseconds], oldest first."""
+        def history(self, event: str) -> list[list[int]]:
+            """[unix time in seconds, milliseconds], oldest first."""
 
-    def reset(self, events: list[str]) -> int:
-        """Forgets these events, or all when none is named; returns their number."""
+        def reset(self, events: list[str]) -> int:
+            """Forgets these events, or all when none is named; returns their number."""
 
-    def counts(self) -> dict[str, list[int]]:
-        """For each command that was called, the number of calls that took up to 1, 2, 4 ...
-        microseconds; empty while latency-tracking is off."""
+        def counts(self) -> dict[str, list[int]]:
+            """For each command that was called, the number of calls that took up to 1, 2, 4 ...
+            microseconds; empty while latency-tracking is off."""
 
-
-class MonitoringHost(Protocol):
-    @property
-    def slowlog(self) -> SlowlogEntries: ...
-    @property
-    def latency(self) -> LatencySeries: ...
+    class MonitoringHost(Protocol):
+        @property
+        def slowlog(self) -> SlowlogEntries: ...
+        @property
+        def latency(self) -> LatencySeries: ...
 
 
 # SLOWLOG

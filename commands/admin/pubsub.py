@@ -8,7 +8,7 @@ subscriptions, because in RESP2 it could not distinguish messages and replies.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context, Session
@@ -25,51 +25,50 @@ command = CommandGroup("pubsub", since="2.0.0")
 _DENIED_IN_MULTI = "ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"
 
 
-class Subscriptions(Protocol):
-    """The subscribers of channels, patterns and shard channels."""
+if TYPE_CHECKING:
 
-    def subscribe(self, client: Any, channel: bytes) -> None: ...
-    def unsubscribe(self, client: Any, channel: bytes) -> None: ...
-    def subscribe_pattern(self, client: Any, pattern: bytes) -> None: ...
-    def unsubscribe_pattern(self, client: Any, pattern: bytes) -> None: ...
-    def subscribe_shard(self, client: Any, channel: bytes) -> None: ...
-    def unsubscribe_shard(self, client: Any, channel: bytes) -> None: ...
+    class Subscriptions(Protocol):
+        """The subscribers of channels, patterns and shard channels."""
 
-    def publish(self, channel: bytes, message: bytes) -> int:
-        """Sends a message; returns how often it was sent."""
+        def subscribe(self, client: Any, channel: bytes) -> None: ...
+        def unsubscribe(self, client: Any, channel: bytes) -> None: ...
+        def subscribe_pattern(self, client: Any, pattern: bytes) -> None: ...
+        def unsubscribe_pattern(self, client: Any, pattern: bytes) -> None: ...
+        def subscribe_shard(self, client: Any, channel: bytes) -> None: ...
+        def unsubscribe_shard(self, client: Any, channel: bytes) -> None: ...
 
-    def publish_shard(self, channel: bytes, message: bytes) -> int:
-        """Sends a message to the subscribers of a shard channel; returns their number."""
+        def publish(self, channel: bytes, message: bytes) -> int:
+            """Sends a message; returns how often it was sent."""
 
-    @property
-    def pattern_count(self) -> int: ...
+        def publish_shard(self, channel: bytes, message: bytes) -> int:
+            """Sends a message to the subscribers of a shard channel; returns their number."""
 
-    def channels(self) -> list[bytes]: ...
-    def listeners_of(self, channel: bytes) -> int: ...
-    def shard_channels(self) -> list[bytes]: ...
-    def shard_listeners_of(self, channel: bytes) -> int: ...
+        @property
+        def pattern_count(self) -> int: ...
 
+        def channels(self) -> list[bytes]: ...
+        def listeners_of(self, channel: bytes) -> int: ...
+        def shard_channels(self) -> list[bytes]: ...
+        def shard_listeners_of(self, channel: bytes) -> int: ...
 
-class ReplicaSubscribers(Protocol):
-    def publish(self, channel: bytes, message: bytes, *, is_shard: bool = False) -> None:
-        """Passes a message to the subscribers at replicas."""
+    class ReplicaSubscribers(Protocol):
+        def publish(self, channel: bytes, message: bytes, *, is_shard: bool = False) -> None:
+            """Passes a message to the subscribers at replicas."""
 
+    class OtherNodes(Protocol):
+        def publish(self, channel: bytes, message: bytes) -> None:
+            """Passes a message to the subscribers of the other nodes of a cluster."""
 
-class OtherNodes(Protocol):
-    def publish(self, channel: bytes, message: bytes) -> None:
-        """Passes a message to the subscribers of the other nodes of a cluster."""
+    class PubSubHost(Protocol):
+        @property
+        def pubsub(self) -> Subscriptions: ...
+        @property
+        def replication(self) -> ReplicaSubscribers: ...
+        @property
+        def cluster(self) -> OtherNodes | None: ...
 
-
-class PubSubHost(Protocol):
-    @property
-    def pubsub(self) -> Subscriptions: ...
-    @property
-    def replication(self) -> ReplicaSubscribers: ...
-    @property
-    def cluster(self) -> OtherNodes | None: ...
-
-    def push(self, client: Any, message: object) -> None:
-        """Sends a client a separate message, after the reply of the running command."""
+        def push(self, client: Any, message: object) -> None:
+            """Sends a client a separate message, after the reply of the running command."""
 
 
 One = Callable[["Session", bytes], None]

@@ -6,7 +6,7 @@ server/replication carries out the requests of a link; this module has their syn
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.access.users import User
 from millstream.commands.access.verdict import denial
@@ -63,77 +63,77 @@ class Acknowledged:
         self.term = term
 
 
-class Progress(Protocol):
-    """The frames that replicas have."""
+if TYPE_CHECKING:
 
-    def ask_positions(self) -> None:
-        """Asks the replicas that do not acknowledge everything at once."""
+    class Progress(Protocol):
+        """The frames that replicas have."""
 
-    def applied_on(self, seq: int) -> int:
-        """The number of replicas that have applied this frame."""
+        def ask_positions(self) -> None:
+            """Asks the replicas that do not acknowledge everything at once."""
 
-    def synced_on(self, seq: int) -> int:
-        """The number of replicas that have this frame on their disks."""
+        def applied_on(self, seq: int) -> int:
+            """The number of replicas that have applied this frame."""
 
+        def synced_on(self, seq: int) -> int:
+            """The number of replicas that have this frame on their disks."""
 
-class ReplicaRequests(Protocol):
-    """The requests of replicas."""
+    class ReplicaRequests(Protocol):
+        """The requests of replicas."""
 
-    def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """Stores the properties that a replica reports, and returns the answer; CommandError for
-        unknown ones."""
+        def introduce(self, client: Any, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+            """Stores the properties that a replica reports, and returns the answer; CommandError
+            for unknown ones."""
 
-    def acknowledge(self, client: Any, told: Acknowledged) -> None:
-        """Stores the frames that a replica has. No effect if the client is not a replica."""
+        def acknowledge(self, client: Any, told: Acknowledged) -> None:
+            """Stores the frames that a replica has. No effect if the client is not a replica."""
 
-    def is_redis(self, client: Any) -> bool:
-        """True unless the client has said that it is a millstream server."""
+        def is_redis(self, client: Any) -> bool:
+            """True unless the client has said that it is a millstream server."""
 
-    def sync(self, client: Any, position: tuple[bytes, int] | None) -> None:
-        """Begins to send the data of this moment to a program that acts as a replica of Redis, and
-        then commands, unless it wants only an RDB. With PSYNC it has the ID of a stream, and the
-        offset of the next byte, from which on commands may be enough; None: it has used SYNC."""
+        def sync(self, client: Any, position: tuple[bytes, int] | None) -> None:
+            """Begins to send the data of this moment to a program that acts as a replica of Redis,
+            and then commands, unless it wants only an RDB. With PSYNC it has the ID of a stream,
+            and the offset of the next byte, from which on commands may be enough; None: it has used
+            SYNC."""
 
-    def acknowledge_offset(self, client: Any, offset: int) -> None:
-        """Stores the offset up to which a Redis has applied its commands."""
+        def acknowledge_offset(self, client: Any, offset: int) -> None:
+            """Stores the offset up to which a Redis has applied its commands."""
 
-    def psync(self, client: Any, next_seq: int, takeover: Takeover | None) -> None:
-        """Begins to send frames to a replica, from this number on; with `takeover`, it asks this
-        server to become the primary."""
+        def psync(self, client: Any, next_seq: int, takeover: Takeover | None) -> None:
+            """Begins to send frames to a replica, from this number on; with `takeover`, it asks
+            this server to become the primary."""
 
+    class Failover(Protocol):
+        """Changing roles with a replica."""
 
-class Failover(Protocol):
-    """Changing roles with a replica."""
+        def begin(self, target: tuple[str, int] | None, forced: bool, timeout_ms: int) -> None:
+            """Begins a failover; CommandError when that is impossible. `timeout_ms` 0: no limit."""
 
-    def begin(self, target: tuple[str, int] | None, forced: bool, timeout_ms: int) -> None:
-        """Begins a failover; CommandError when that is impossible. `timeout_ms` 0: no limit."""
+        def abort(self) -> None:
+            """Cancels the failover; CommandError when there is none."""
 
-    def abort(self) -> None:
-        """Cancels the failover; CommandError when there is none."""
+    class Role(Progress, ReplicaRequests, Protocol):
+        """This server as a primary or a replica (server/replication)."""
 
+        @property
+        def is_replica(self) -> bool: ...
+        @property
+        def is_promoting(self) -> bool:
+            """True if this server becomes a primary as soon as the last frames of its primary have
+            arrived."""
 
-class Role(Progress, ReplicaRequests, Protocol):
-    """This server as a primary or a replica (server/replication)."""
+        @property
+        def failover(self) -> Failover: ...
 
-    @property
-    def is_replica(self) -> bool: ...
-    @property
-    def is_promoting(self) -> bool:
-        """True if this server becomes a primary as soon as the last frames of its primary have
-        arrived."""
+        def follow(self, host: str, port: int) -> str:
+            """Becomes a replica of the server at this address; Redis' reply."""
 
-    @property
-    def failover(self) -> Failover: ...
+        def no_primary(self, is_independent: bool) -> None:
+            """Becomes a primary, at once or when the last frames of its primary have arrived;
+            `is_independent`: at once, and the primary remains one."""
 
-    def follow(self, host: str, port: int) -> str:
-        """Becomes a replica of the server at this address; Redis' reply."""
-
-    def no_primary(self, is_independent: bool) -> None:
-        """Becomes a primary, at once or when the last frames of its primary have arrived;
-        `is_independent`: at once, and the primary remains one."""
-
-    def role_reply(self) -> list[Any]:
-        """The reply to ROLE."""
+        def role_reply(self) -> list[Any]:
+            """The reply to ROLE."""
 
 
 class FrameWaits(Protocol):
@@ -153,17 +153,18 @@ class FrameWaits(Protocol):
         """Forces the journal to disk soon."""
 
 
-class JournalDirective(Protocol):
-    appendonly: bool
+if TYPE_CHECKING:
 
+    class JournalDirective(Protocol):
+        appendonly: bool
 
-class ReplicationHost(Protocol):
-    @property
-    def replication(self) -> Role: ...
-    @property
-    def waits(self) -> FrameWaits: ...
-    @property
-    def config(self) -> JournalDirective: ...
+    class ReplicationHost(Protocol):
+        @property
+        def replication(self) -> Role: ...
+        @property
+        def waits(self) -> FrameWaits: ...
+        @property
+        def config(self) -> JournalDirective: ...
 
 
 # Choosing a primary

@@ -6,7 +6,7 @@ persistence shows each under its own name.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
@@ -17,50 +17,50 @@ from millstream.errors import SYNTAX, CommandError
 command = CommandGroup("server")
 
 
-class Snapshots(Protocol):
-    last_save_s: int
-    """Unix time of the last snapshot that succeeded."""
+if TYPE_CHECKING:
 
-    def save(self) -> None:
-        """Writes a snapshot before it returns."""
+    class Snapshots(Protocol):
+        last_save_s: int
+        """Unix time of the last snapshot that succeeded."""
 
-    def bgsave(self, schedule: bool) -> str:
-        """Starts or schedules a snapshot in the background; returns Redis' reply."""
+        def save(self) -> None:
+            """Writes a snapshot before it returns."""
 
-    def rewrite(self) -> str:
-        """Starts or schedules a rewrite of the journal in the background; returns Redis' reply."""
+        def bgsave(self, schedule: bool) -> str:
+            """Starts or schedules a snapshot in the background; returns Redis' reply."""
 
+        def rewrite(self) -> str:
+            """Starts or schedules a rewrite of the journal in the background; returns Redis'
+            reply."""
 
-class Shutdown(Protocol):
-    """Stopping the server."""
+    class Shutdown(Protocol):
+        """Stopping the server."""
 
-    def wait_for_replicas(self, save: bool | None, is_forced: bool, client_id: int) -> bool:
-        """Waits for replicas that lack the last changes, then stops; false if there are none.
-        `save`: SAVE or NOSAVE."""
+        def wait_for_replicas(self, save: bool | None, is_forced: bool, client_id: int) -> bool:
+            """Waits for replicas that lack the last changes, then stops; false if there are none.
+            `save`: SAVE or NOSAVE."""
 
-    def save_and_stop(self, save: bool | None, is_forced: bool) -> None:
-        """Stops the server after this tick. `save` None writes a snapshot only if there is no other
-        copy of the data (journal off, save points set)."""
+        def save_and_stop(self, save: bool | None, is_forced: bool) -> None:
+            """Stops the server after this tick. `save` None writes a snapshot only if there is no
+            other copy of the data (journal off, save points set)."""
 
-    def abort(self) -> None:
-        """Ends the wait for replicas without stopping. CommandError if there is none."""
+        def abort(self) -> None:
+            """Ends the wait for replicas without stopping. CommandError if there is none."""
 
+    class Backups(Protocol):
+        """The backups that the server sends (server/backup/sending)."""
 
-class Backups(Protocol):
-    """The backups that the server sends (server/backup/sending)."""
+        def begin(self, client: Any, stream: tuple[int, bytes] | None) -> None:
+            """Sends all data, or a stream (its database and key), to the client. CommandError if
+            that is impossible."""
 
-    def begin(self, client: Any, stream: tuple[int, bytes] | None) -> None:
-        """Sends all data, or a stream (its database and key), to the client. CommandError if that
-        is impossible."""
-
-
-class SavingHost(Protocol):
-    @property
-    def backups(self) -> Backups: ...
-    @property
-    def snapshots(self) -> Snapshots: ...
-    @property
-    def shutdown(self) -> Shutdown: ...
+    class SavingHost(Protocol):
+        @property
+        def backups(self) -> Backups: ...
+        @property
+        def snapshots(self) -> Snapshots: ...
+        @property
+        def shutdown(self) -> Shutdown: ...
 
 
 SHUTDOWN_FAILED = "ERR Errors trying to SHUTDOWN. Check logs."

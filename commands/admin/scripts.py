@@ -9,7 +9,7 @@ SCRIPT LOAD or EVAL, until SCRIPT FLUSH or the end of the server.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.generic.expiry import expire_from_now
 from millstream.commands.generic.keys import delete_keys, look_up, look_up_no_touch
@@ -28,14 +28,15 @@ NOT_RUNNING = "NOTBUSY No scripts in execution right now."
 DIGEST_LETTERS = 40
 
 
-class ScriptAccess(Protocol):
-    def check_script(self, client: Session, words: list[bytes]) -> None:
-        """Refuses a command that a script runs, if the client's user may not run it."""
+if TYPE_CHECKING:
 
+    class ScriptAccess(Protocol):
+        def check_script(self, client: Session, words: list[bytes]) -> None:
+            """Refuses a command that a script runs, if the client's user may not run it."""
 
-class ScriptHost(Protocol):
-    @property
-    def access(self) -> ScriptAccess: ...
+    class ScriptHost(Protocol):
+        @property
+        def access(self) -> ScriptAccess: ...
 
 
 class Script:

@@ -7,7 +7,7 @@ readers of a stream are notified that it was deleted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.generic.keys import (
     DB_OUT_OF_RANGE,
@@ -41,26 +41,26 @@ KEYS_PER_PART = 128
 ANY_KEY = b"*"
 
 
-class ShownDirectives(Protocol):
-    def shown(self, name: str) -> str:
-        """A directive's value in the form of CONFIG GET."""
+if TYPE_CHECKING:
 
+    class ShownDirectives(Protocol):
+        def shown(self, name: str) -> str:
+            """A directive's value in the form of CONFIG GET."""
 
-class Saving(Protocol):
-    def save(self) -> None:
-        """Writes a snapshot before it returns."""
+    class Saving(Protocol):
+        def save(self) -> None:
+            """Writes a snapshot before it returns."""
 
+    class DatabasesHost(Protocol):
+        @property
+        def config(self) -> ShownDirectives: ...
+        @property
+        def snapshots(self) -> Saving: ...
 
-class DatabasesHost(Protocol):
-    @property
-    def config(self) -> ShownDirectives: ...
-    @property
-    def snapshots(self) -> Saving: ...
+        def log(self, message: str) -> None: ...
 
-    def log(self, message: str) -> None: ...
-
-    def random_number(self) -> int:
-        """64 random bits."""
+        def random_number(self) -> int:
+            """64 random bits."""
 
 
 # ---------------------------------------------------------------- finding

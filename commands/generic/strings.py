@@ -8,7 +8,7 @@ expiry.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.generic.expiry import invalid_expiry, is_due, let_expire, let_stay
 from millstream.commands.generic.keys import (
@@ -32,13 +32,14 @@ TOO_LONG = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
 OFFSET_OUT_OF_RANGE = "ERR offset is out of range"
 
 
-class StringLimit(Protocol):
-    proto_max_bulk_len: int
+if TYPE_CHECKING:
 
+    class StringLimit(Protocol):
+        proto_max_bulk_len: int
 
-class StringHost(Protocol):
-    @property
-    def config(self) -> StringLimit: ...
+    class StringHost(Protocol):
+        @property
+        def config(self) -> StringLimit: ...
 
 
 # ---------------------------------------------------------------- values in the database

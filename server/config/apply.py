@@ -30,50 +30,45 @@ LONGEST_US = 2**53  # thresholds above are never reached
 LONGEST_MS = 2**43
 
 
-class Values(Protocol):
-    """The directives that a function reads in addition to its own."""
+if TYPE_CHECKING:
 
-    appendonly: bool
-    appendfsync: str
-    appendfsync_groups: str
-    maxmemory: int
-    maxmemory_policy: str
-    slowlog_log_slower_than: int
-    latency_monitor_threshold: int
-    loglevel: str
-    log_format: str
+    class Values(Protocol):
+        """The directives that a function reads in addition to its own."""
 
+        appendonly: bool
+        appendfsync: str
+        appendfsync_groups: str
+        maxmemory: int
+        maxmemory_policy: str
+        slowlog_log_slower_than: int
+        latency_monitor_threshold: int
+        loglevel: str
+        log_format: str
 
-class Limits(Protocol):
-    def update(self) -> None: ...
+    class Limits(Protocol):
+        def update(self) -> None: ...
 
+    class Clients(Protocol):
+        @property
+        def limits(self) -> Limits: ...
+        def set_output_limits(self) -> None: ...
 
-class Clients(Protocol):
-    @property
-    def limits(self) -> Limits: ...
-    def set_output_limits(self) -> None: ...
+    class OomScore(Protocol):
+        def update(self) -> None: ...
 
+    class Listeners(Protocol):
+        def renew_all(self) -> None: ...
 
-class OomScore(Protocol):
-    def update(self) -> None: ...
+    class Restrictions(Protocol):
+        def update(self) -> None: ...
 
+    class CrashReport(Protocol):
+        def set_enabled(self, is_wanted: bool) -> None: ...
 
-class Listeners(Protocol):
-    def renew_all(self) -> None: ...
-
-
-class Restrictions(Protocol):
-    def update(self) -> None: ...
-
-
-class CrashReport(Protocol):
-    def set_enabled(self, is_wanted: bool) -> None: ...
-
-
-class Role(Protocol):
-    @property
-    def restrictions(self) -> Restrictions: ...
-    def journal_switched(self) -> None: ...
+    class Role(Protocol):
+        @property
+        def restrictions(self) -> Restrictions: ...
+        def journal_switched(self) -> None: ...
 
 
 class Parts(Protocol):

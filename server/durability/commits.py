@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.commands.runtime.effects import changes_only_groups
 from millstream.errors import CommandError
@@ -35,12 +35,14 @@ TOO_LARGE = (
 )
 
 
-class Config(Protocol):
-    """The directives used here; read each time, so that CONFIG SET works."""
+if TYPE_CHECKING:
 
-    appendfsync: str
-    appendfsync_groups: str
-    journal_reserve_size: int
+    class Config(Protocol):
+        """The directives used here; read each time, so that CONFIG SET works."""
+
+        appendfsync: str
+        appendfsync_groups: str
+        journal_reserve_size: int
 
 
 def unwritable(journal: Journal, error: OSError) -> str:
@@ -48,54 +50,53 @@ def unwritable(journal: Journal, error: OSError) -> str:
     return f"{journal.name} cannot be written: {in_words(error)}"
 
 
-class Replies(Protocol):
-    """The holder of replies: the outbox."""
+if TYPE_CHECKING:
 
-    def durable(self, seq: int) -> None:
-        """Replies up to this frame may be sent."""
+    class Replies(Protocol):
+        """The holder of replies: the outbox."""
 
+        def durable(self, seq: int) -> None:
+            """Replies up to this frame may be sent."""
 
-class Listener(Protocol):
-    """The source of the journal's effects, which it notifies: the executor."""
+    class Listener(Protocol):
+        """The source of the journal's effects, which it notifies: the executor."""
 
-    def changes(self) -> int:
-        """The number of changes so far."""
+        def changes(self) -> int:
+            """The number of changes so far."""
 
-    def journal_failed(self) -> None:
-        """Called while `durable_seq` still says which replies may be sent; it then rises to
-        `last_seq`."""
+        def journal_failed(self) -> None:
+            """Called while `durable_seq` still says which replies may be sent; it then rises to
+            `last_seq`."""
 
-    def check_due(self) -> None:
-        """Refused writes are accepted again."""
+        def check_due(self) -> None:
+            """Refused writes are accepted again."""
 
-    def on_queue(self) -> None:
-        """Fewer frames may wait for the disk."""
+        def on_queue(self) -> None:
+            """Fewer frames may wait for the disk."""
 
-    def flush_tick(self) -> None:
-        """Commit the effects of this tick so far."""
+        def flush_tick(self) -> None:
+            """Commit the effects of this tick so far."""
 
+    class FrameListener(Protocol):
+        """The receiver of reports about frames: replication."""
 
-class FrameListener(Protocol):
-    """The receiver of reports about frames: replication."""
+        def durable(self, seq: int) -> None:
+            """Called after the replies up to this frame were sent."""
 
-    def durable(self, seq: int) -> None:
-        """Called after the replies up to this frame were sent."""
+        def synced(self) -> None:
+            """The journal was synced; called after `durable` if both are due."""
 
-    def synced(self) -> None:
-        """The journal was synced; called after `durable` if both are due."""
+        def data_changed(self) -> None:
+            """The data has changed without a frame."""
 
-    def data_changed(self) -> None:
-        """The data has changed without a frame."""
+    class JournalRecovery(Protocol):
+        """Handles the failures of journals: the persistence."""
 
+        def journal_failed(self, journal: Journal, error: OSError) -> None:
+            """A journal has failed, possibly one that is not current any more."""
 
-class JournalRecovery(Protocol):
-    """Handles the failures of journals: the persistence."""
-
-    def journal_failed(self, journal: Journal, error: OSError) -> None:
-        """A journal has failed, possibly one that is not current any more."""
-
-    def space_changed(self, journal: Journal, error: OSError | None) -> None:
-        """Space for a journal could not be reserved, or can be again (None)."""
+        def space_changed(self, journal: Journal, error: OSError | None) -> None:
+            """Space for a journal could not be reserved, or can be again (None)."""
 
 
 class Unheard:

@@ -7,16 +7,17 @@ server's disk, or a replica has acknowledged something.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.server.durability.persistence import Persistence
 from millstream.server.execution.executor import Executor
 
+if TYPE_CHECKING:
 
-class FrameWait(Protocol):
-    client_id: int
+    class FrameWait(Protocol):
+        client_id: int
 
-    def is_over(self) -> bool: ...
+        def is_over(self) -> bool: ...
 
 
 class FrameWaits:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.storage.files.disk import Disk
 from millstream.storage.files.journal_file import RESERVE_LEAST
@@ -22,10 +22,12 @@ _RETRY_MS = 1_000
 _RETRY_MS_MAX = 60_000
 
 
-class Config(Protocol):
-    """The directives used here; read each time, so that CONFIG SET works."""
+if TYPE_CHECKING:
 
-    journal_reserve_size: int
+    class Config(Protocol):
+        """The directives used here; read each time, so that CONFIG SET works."""
+
+        journal_reserve_size: int
 
 
 class FullDisk:

@@ -43,15 +43,16 @@ _RETRY_MAX_S = 60.0
 _SNAPSHOT_NICENESS = 10
 
 
-class Config(snapshots.Config, commits.Config, Protocol):
-    """The directives used here; read each time, so that CONFIG SET works."""
+if TYPE_CHECKING:
 
-    appendonly: bool
-    aof_load_truncated: bool
+    class Config(snapshots.Config, commits.Config, Protocol):
+        """The directives used here; read each time, so that CONFIG SET works."""
 
+        appendonly: bool
+        aof_load_truncated: bool
 
-class KeyspaceLike(Restorable, Capturable, Protocol):
-    """The part of a keyspace that is saved and loaded."""
+    class KeyspaceLike(Restorable, Capturable, Protocol):
+        """The part of a keyspace that is saved and loaded."""
 
 
 class Persistence:

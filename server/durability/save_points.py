@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.server.config.kinds import SAVE_POINTS_DEFAULT
 from millstream.server.durability.commits import Commits
@@ -17,23 +17,23 @@ _AUTO_RETRY_MS_MAX = 3_600_000
 _REFUSING_RETRY_MS_MAX = 60_000
 
 
-class Config(Protocol):
-    """The directives used here; read each time, so that CONFIG SET works.
+if TYPE_CHECKING:
 
-    `save` is Redis' text ("3600 1 300 100"), "" for none, None for the default: Redis' points when
-    appendonly is off, none when it is on.
-    """
+    class Config(Protocol):
+        """The directives used here; read each time, so that CONFIG SET works.
 
-    save: str | None
-    auto_aof_rewrite_percentage: int
-    auto_aof_rewrite_min_size: int
+        `save` is Redis' text ("3600 1 300 100"), "" for none, None for the default: Redis' points
+        when appendonly is off, none when it is on."""
 
+        save: str | None
+        auto_aof_rewrite_percentage: int
+        auto_aof_rewrite_min_size: int
 
-class JournalState(Protocol):
-    """The part of the journal's owner that decides which snapshots are possible."""
+    class JournalState(Protocol):
+        """The part of the journal's owner that decides which snapshots are possible."""
 
-    appendonly: bool
-    commits: Commits
+        appendonly: bool
+        commits: Commits
 
 
 class SavePoints:

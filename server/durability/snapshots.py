@@ -54,17 +54,18 @@ _FREED_BLOCKS = 512  # freed in one step, which takes a fraction of a millisecon
 Copied = Callable[[File | None, int, BaseException | None], None]
 
 
-class Config(save_points.Config, Protocol):
-    """The directives used here; read each time, so that CONFIG SET works."""
+if TYPE_CHECKING:
 
-    journal_reserve_size: int
-    rdbcompression: bool
-    stop_writes_on_bgsave_error: bool
+    class Config(save_points.Config, Protocol):
+        """The directives used here; read each time, so that CONFIG SET works."""
 
+        journal_reserve_size: int
+        rdbcompression: bool
+        stop_writes_on_bgsave_error: bool
 
-class CaptureLike(Protocol):
-    def step(self, max_cost: int, /) -> list[Any] | None: ...
-    def close(self) -> None: ...
+    class CaptureLike(Protocol):
+        def step(self, max_cost: int, /) -> list[Any] | None: ...
+        def close(self) -> None: ...
 
 
 class Capturable(Protocol):
@@ -74,22 +75,24 @@ class Capturable(Protocol):
     def global_meta(self) -> dict[str, Any]: ...
 
 
-class JournalKeeper(Protocol):
-    """The owner of the journal that a snapshot switches."""
+if TYPE_CHECKING:
 
-    appendonly: bool
-    closing: bool
-    commits: Commits
+    class JournalKeeper(Protocol):
+        """The owner of the journal that a snapshot switches."""
 
-    def lacks_space(self) -> bool:
-        """True if a full disk causes writes to be refused, now or soon; from any thread."""
+        appendonly: bool
+        closing: bool
+        commits: Commits
 
-    def begins_snapshot(self) -> bool:
-        """Commit the tick so far; False when the journal has failed."""
+        def lacks_space(self) -> bool:
+            """True if a full disk causes writes to be refused, now or soon; from any thread."""
 
-    def snapshot_succeeded(self, size_bytes: int, seq: int) -> None: ...
-    def snapshot_failed(self, error: BaseException | None) -> None:
-        """The snapshot has failed; None: it was cancelled."""
+        def begins_snapshot(self) -> bool:
+            """Commit the tick so far; False when the journal has failed."""
+
+        def snapshot_succeeded(self, size_bytes: int, seq: int) -> None: ...
+        def snapshot_failed(self, error: BaseException | None) -> None:
+            """The snapshot has failed; None: it was cancelled."""
 
 
 class Job:

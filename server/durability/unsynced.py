@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.storage.files.journal_writer import Journal
 
 log = logging.getLogger("millstream.persistence")
 
 
-class Config(Protocol):
-    """The directive used here; read each time, so that CONFIG SET works."""
+if TYPE_CHECKING:
 
-    appendfsync_groups: str
+    class Config(Protocol):
+        """The directive used here; read each time, so that CONFIG SET works."""
+
+        appendfsync_groups: str
 
 
 class Unsaved:

@@ -8,7 +8,7 @@ is blocked; that request is the first that it runs when the pause is over.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.runtime.arguments import Args
 from millstream.server.execution.blocking import Serving
@@ -41,21 +41,22 @@ class Pause:
         return row.name == "exec" and any(_changes(one, words) for one, words, _ in queue or ())
 
 
-class Runner(Protocol):
-    pause: Pause | None
+if TYPE_CHECKING:
 
+    class Runner(Protocol):
+        pause: Pause | None
 
-class PausedExecutor(Protocol):
-    """The runner of postponed requests: the executor."""
+    class PausedExecutor(Protocol):
+        """The runner of postponed requests: the executor."""
 
-    serving: Serving
-    timers: Timers
+        serving: Serving
+        timers: Timers
 
-    @property
-    def runner(self) -> Runner: ...
+        @property
+        def runner(self) -> Runner: ...
 
-    def run_postponed(self, clients: Iterable[Client]) -> None: ...
-    def recheck_limits(self) -> None: ...
+        def run_postponed(self, clients: Iterable[Client]) -> None: ...
+        def recheck_limits(self) -> None: ...
 
 
 class Pauses:

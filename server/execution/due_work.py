@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.engine.lifecycle import group_moment, lease_moment
 from millstream.commands.engine.policies import policy_moment
@@ -45,20 +45,22 @@ FREE_AGAIN_S = 0.1
 ROOM_AGAIN_S = 1.0
 
 
-class DueExecutor(Protocol):
-    """The data that the work changes, and the record of it: the executor."""
+if TYPE_CHECKING:
 
-    keyspace: Keyspace
-    effects: Effects
-    context: Any
-    loop: Any
-    serving: Serving
+    class DueExecutor(Protocol):
+        """The data that the work changes, and the record of it: the executor."""
 
-    def read_clocks(self) -> tuple[int, int]: ...
-    def read_ns(self) -> int: ...
-    def recheck_limits(self) -> None: ...
-    def serve_ready(self) -> None: ...
-    def check_due(self) -> None: ...
+        keyspace: Keyspace
+        effects: Effects
+        context: Any
+        loop: Any
+        serving: Serving
+
+        def read_clocks(self) -> tuple[int, int]: ...
+        def read_ns(self) -> int: ...
+        def recheck_limits(self) -> None: ...
+        def serve_ready(self) -> None: ...
+        def check_due(self) -> None: ...
 
 
 class DueWork:

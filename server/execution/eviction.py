@@ -19,7 +19,7 @@ import heapq
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.commands.engine.evicting import drop_oldest_block
 from millstream.commands.runtime.context import Context
@@ -188,16 +188,18 @@ class Eviction:
             self._candidates = dict(oldest)
 
 
-class LimitedExecutor(Protocol):
-    """The owner of turns, which refuses commands that need memory: the executor."""
+if TYPE_CHECKING:
 
-    admission: Admission
-    memory_limit: int
-    loading: bool
-    loop: Any
+    class LimitedExecutor(Protocol):
+        """The owner of turns, which refuses commands that need memory: the executor."""
 
-    def recheck_limits(self) -> None: ...
-    def schedule_tick(self) -> int: ...
+        admission: Admission
+        memory_limit: int
+        loading: bool
+        loop: Any
+
+        def recheck_limits(self) -> None: ...
+        def schedule_tick(self) -> int: ...
 
 
 class EvictionWork:

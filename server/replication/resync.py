@@ -122,11 +122,13 @@ def why_unsuitable(said: Introduction | None) -> str:
     )
 
 
-class Members(Protocol):
-    """The shard of which this server is a member (`terms`)."""
+if TYPE_CHECKING:
 
-    def check_member(self, node: str, term: int) -> None:
-        """CommandError if this server cannot have the node as a replica in this term."""
+    class Members(Protocol):
+        """The shard of which this server is a member (`terms`)."""
+
+        def check_member(self, node: str, term: int) -> None:
+            """CommandError if this server cannot have the node as a replica in this term."""
 
 
 class Resync:

@@ -8,7 +8,7 @@ on their disks.
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
@@ -42,12 +42,14 @@ class HoldPoint:
         return True
 
 
-class Confirming(Protocol):
-    """The restrictions of a member of a shard (`confirming`)."""
+if TYPE_CHECKING:
 
-    def update(self) -> None: ...
-    def acknowledged(self) -> None:
-        """A replica has acknowledged something."""
+    class Confirming(Protocol):
+        """The restrictions of a member of a shard (`confirming`)."""
+
+        def update(self) -> None: ...
+        def acknowledged(self) -> None:
+            """A replica has acknowledged something."""
 
 
 class Restrictions:

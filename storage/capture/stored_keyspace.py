@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from millstream.storage.capture.small_streams import SmallStreams
 
 
-class Writer(Protocol):
-    def add(self, captured: Captured | SmallStreams) -> None: ...
-    def finish(self, global_meta: dict[str, Any]) -> None: ...
+if TYPE_CHECKING:
+
+    class Writer(Protocol):
+        def add(self, captured: Captured | SmallStreams) -> None: ...
+        def finish(self, global_meta: dict[str, Any]) -> None: ...
 
 
 class StoredKeyspace:
