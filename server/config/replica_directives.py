@@ -78,8 +78,8 @@ class ReplicaDirectives:
     )  # fmt: skip
     import_memory_limit: int = replicas(
         4096 * MEGABYTE, size(64 * MEGABYTE, INT64_MAX),
-        "memory of the process that converts the data of a Redis that this server follows",
-        apply=READ,
+        "memory of a process that converts data: of a Redis that this server follows, or for a"
+        " program or a Redis that asks for all data", apply=READ,
     )  # fmt: skip
     masteruser: str = replicas("", TEXT, "user for the primary", apply=READ)
     masterauth: str = replicas("", SECRET, "password for the primary", apply=READ)
@@ -139,6 +139,11 @@ class ReplicaDirectives:
         "7.0", one_of(*REDIS_VERSIONS),
         "version of Redis for which a program gets an RDB that does not tell its own (SYNC, PSYNC)",
         apply=READ,
+    )  # fmt: skip
+    replica_redis_spool_limit: int = replicas(
+        4096 * MEGABYTE, size(MEGABYTE, INT64_MAX),
+        "disk space for the changes during a full sync of a Redis that follows; above it, the link "
+        "ends", apply=READ,
     )  # fmt: skip
     replicas_durable: int = replicas(
         0, integer(0, 15),

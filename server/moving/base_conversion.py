@@ -8,7 +8,7 @@ from millstream.server.replication.redis_dump import Dumped, DumpOrder
 
 
 class BaseDumper:
-    """Makes RDB files, one at a time, in a process of its own."""
+    """Makes RDB files, one at a time, in a process of its own with a memory limit."""
 
     def __init__(self) -> None:
         self._child = ChildProcess()
@@ -30,6 +30,8 @@ class BaseDumper:
                 if "done" in message:
                     return Dumped(**message["done"])
                 failed = message.get("failed") or message.get("note") or failed
+        if failed == "memory":
+            failed = f"it needs more memory than import-memory-limit {order.memory_bytes}"
         raise DataError(f"the RDB cannot be made: {failed}")
 
     def stop(self) -> None:

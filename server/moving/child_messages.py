@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -30,6 +31,13 @@ def messages_in(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         except ValueError:  # also a message that was cut off
             message = None
         yield message if isinstance(message, dict) else {"note": line.strip()}
+
+
+def limit_memory(most_bytes: int) -> None:
+    """In the process: from now on, MemoryError above this size of the address space."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[1]
+    wanted = most_bytes if limit < 0 else min(most_bytes, limit)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, limit))
 
 
 def send(message: dict[str, Any]) -> None:

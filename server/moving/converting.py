@@ -11,7 +11,6 @@ import contextlib
 import gc
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from millstream.server.moving import child_messages
-from millstream.server.moving.child_messages import send
+from millstream.server.moving.child_messages import limit_memory, send
 from millstream.storage.dump.aof_file import begins_aof
 from millstream.storage.dump.base_making import DATABASES_MAX, BaseMaker, ImportFailure, Wanted
 from millstream.storage.dump.rdb_file import WITH_CHECKSUM, RdbFile
@@ -253,9 +252,7 @@ def main() -> None:
     with contextlib.suppress(OSError):  # a service may not lower its priority
         os.nice(NICENESS)
     zstd()  # libraries are loaded before the limit counts
-    limit = resource.getrlimit(resource.RLIMIT_AS)[1]
-    wanted = task.memory_bytes if limit < 0 else min(task.memory_bytes, limit)
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, limit))
+    limit_memory(task.memory_bytes)
     try:
         convert(task, DescriptorOutput(task.base), time.time_ns() // 1_000_000, os.urandom, send)
     except MemoryError:

@@ -1,7 +1,7 @@
 """The process that converts a base into an RDB.
 
-It has a low priority and descriptors for the base, the RDB and its messages, which are lines of
-JSON: `done` or `failed`.
+It has a memory limit, a low priority and descriptors for the base, the RDB and its messages, which
+are lines of JSON: `done` or `failed`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import DataError
 from millstream.server.moving import child_messages
-from millstream.server.moving.child_messages import send
+from millstream.server.moving.child_messages import limit_memory, send
 from millstream.storage.dump.base_export import RdbExport, export_base
 from millstream.storage.dump.file_writing import TARGETS, RdbWriter
 from millstream.storage.dump.rdb import UNOWNED
 from millstream.storage.files.disk import File, SystemFile, write_all
+from millstream.storage.files.snapshot_format import zstd
 
 if TYPE_CHECKING:
     from millstream.server.replication.redis_dump import DumpOrder
@@ -41,16 +42,18 @@ def begin(order: DumpOrder, output: int) -> int:
 
 def main() -> None:
     """The process: an order as its argument, messages to standard error."""
-    base, rdb, redis, wall_ahead_ms, with_keys = json.loads(sys.argv[1])
+    base, rdb, redis, wall_ahead_ms, with_keys, memory_bytes = json.loads(sys.argv[1])
     with contextlib.suppress(OSError):  # a service may not lower its priority
         os.nice(NICENESS)
+    zstd()  # libraries are loaded before the limit counts
+    limit_memory(memory_bytes)
 
     file = SystemFile(Path("the base"), base)
     writer = RdbWriter(partial(write_all, rdb), TARGETS[redis], UNOWNED, wall_ahead_ms)
     try:
         send({"done": _dump(file, writer, redis, with_keys)})
     except MemoryError:
-        send({"failed": "no memory"})
+        send({"failed": "memory"})
     except OSError as error:
         send({"failed": error.strerror or str(error)})
     except (DataError, ValueError) as error:

@@ -8,13 +8,15 @@ from typing import NamedTuple, Protocol
 
 class DumpOrder(NamedTuple):
     """A base, the file for the RDB (descriptors of both), the Redis that has to load it, and by how
-    much the wall clock is ahead of the steady clock. Without `with_keys`, the RDB has no keys."""
+    much the wall clock is ahead of the steady clock. Without `with_keys`, the RDB has no keys.
+    `memory_bytes` is the most that the process may use."""
 
     base: int
     rdb: int
     redis: str
     wall_ahead_ms: int
     with_keys: bool
+    memory_bytes: int
 
 
 @dataclass

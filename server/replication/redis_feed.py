@@ -198,14 +198,20 @@ class RedisFeed:
         self.begin_offset = offset
         self._skipped_bytes = offset - self._spool_begin
 
-    def take(self, data: bytes, end: Mark) -> None:
-        """More commands have become durable; the stream ends there now."""
+    def take(self, data: bytes, end: Mark, spool_limit_bytes: int) -> None:
+        """More commands have become durable; the stream ends there now. Before this feed is online,
+        at most this many bytes are stored."""
         self._end = end
         if self.is_online:
             self._marks.append(end)
             self._send(data)
         elif data and self.spool is not None:
             self.spool.append(data)
+            if self.spool.size_bytes > spool_limit_bytes:
+                self.drop(
+                    f"the changes during its full sync take {self.spool.size_bytes} bytes on the"
+                    f" disk, and replica-redis-spool-limit allows {spool_limit_bytes}"
+                )
 
     def _catch_up(self) -> None:
         """Send what the spool has; after that, commands are sent at once."""

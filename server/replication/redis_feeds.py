@@ -292,7 +292,7 @@ class RedisFeeds:
         if stream.end is not before:
             self._sent_ms = self.machine.steady_clock()
             for feed in self.staying:
-                feed.take(data, stream.end)
+                feed.take(data, stream.end, self.config.replica_redis_spool_limit)
 
     # Acknowledgements
 
@@ -381,9 +381,10 @@ class RedisFeeds:
             wanted, wall_ahead_ms = feed.wanted, self.executor.clocks.ahead_ms
             dumped = self._dumper.dump(
                 DumpOrder(
-                    base.descriptor, rdb.fileno(), wanted.redis, wall_ahead_ms, wanted.with_keys
+                    base.descriptor, rdb.fileno(), wanted.redis, wall_ahead_ms, wanted.with_keys,
+                    self.config.import_memory_limit,
                 )
-            )
+            )  # fmt: skip
             return dumped, rdb, rdb.seek(0, 2)
         except BaseException:
             rdb.close()

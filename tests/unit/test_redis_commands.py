@@ -307,7 +307,7 @@ def test_a_link_without_acknowledgements_needs_no_memory() -> None:
     tracemalloc.start()
     try:
         for number in range(1, 100_000):
-            feed.take(b"command", Mark(number * 7, number, number))
+            feed.take(b"command", Mark(number * 7, number, number), 1)
         kept_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -178,6 +178,15 @@ def test_refusals(small: RawClient) -> None:
     assert "not allowed" in small.call("SYNC").text
 
 
+def test_the_process_that_makes_it_has_a_memory_limit(small: RawClient) -> None:
+    small.call("SET", "large", bytes(64 << 20))
+    small.call("CONFIG", "SET", "import-memory-limit", "64mb")
+    small.send("SYNC")
+    assert small.read_to_end().strip() == (
+        b"-ERR the RDB cannot be made: it needs more memory than import-memory-limit 67108864"
+    )
+
+
 def test_a_client_that_leaves_early(durable_server: Server) -> None:
     """Nothing is left of its sync, and others can begin."""
     with durable_server.client() as client:
@@ -206,7 +215,9 @@ def test_modules_in_the_current_folder_are_not_used(
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
     monkeypatch.chdir(tmp_path)
     with rdb.open("w+b") as file, (tmp_path / "base").open("w+b") as base:
-        order = DumpOrder(base.fileno(), file.fileno(), "7.0", 0, with_keys=False)
+        order = DumpOrder(
+            base.fileno(), file.fileno(), "7.0", 0, with_keys=False, memory_bytes=1 << 30
+        )
         assert BaseDumper().dump(order).streams == 0
     done = run("import", str(rdb), "--dir", str(tmp_path / "data"))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -136,6 +136,25 @@ def online(primary: Server) -> int:
     return sum(name.startswith("redis_replica") and "state=online" in text for name, text in lines)
 
 
+def test_changes_during_a_full_sync_are_bounded(primary: Server) -> None:
+    """The Redis reads nothing, so the RDB cannot be sent, and changes wait on the disk."""
+    with primary.client() as ours, primary.client() as link:
+        for number in range(12):  # more than a socket takes
+            ours.call("SET", f"key{number}", os.urandom(1 << 20))
+        ours.call("CONFIG", "SET", "replica-redis-spool-limit", "1mb")
+        link.send("PSYNC", "?", "-1")
+        wait_until(
+            lambda: "state=send_bulk" in ours.info("replication").get("redis_replica0", ""),
+            what="the RDB",
+        )
+        ours.call("SET", "key0", bytes(900_000))
+        assert ours.info("replication")["redis_replicas"] == "1"
+        ours.call("SET", "key0", bytes(900_000))
+        wait_until(lambda: ours.info("replication")["redis_replicas"] == "0", what="the end")
+    assert "and replica-redis-spool-limit allows 1048576" in primary.log
+    assert "closing client" not in primary.log
+
+
 def test_a_redis_needs_a_journal_here(server: Server) -> None:
     with server.client() as client:
         client.call("CONFIG", "SET", "appendonly", "no")
