@@ -58,7 +58,7 @@ class ToolConnection:
         shown = shown_url(url)
         self.name = printable(shown or "given")
         try:
-            _check_database(url)
+            _check_parts(url)
             pool: Any = redis.ConnectionPool.from_url(
                 url,
                 protocol=2,
@@ -179,10 +179,12 @@ def is_error(reply: object) -> bool:
     return isinstance(reply, redis.RedisError)
 
 
-def _check_database(url: str) -> None:
-    """ValueError if a URL cannot be read, or if its path is not the number of a database:
-    redis-py would use 0."""
+def _check_parts(url: str) -> None:
+    """ValueError if a URL cannot be read, names no socket, or has a path that is not the number of
+    a database: redis-py would use 0."""
     parts = split_url(url)
+    if parts.scheme == "unix" and not parts.path:
+        raise ValueError("it names no socket, as unix:///path/to/socket does")
     name = parts.path.strip("/")
     if parts.scheme in ("redis", "rediss") and name and not name.isdecimal():
         raise ValueError(f"{printable(name)} is not the number of a database")

@@ -19,6 +19,7 @@ SECOND_S = 1.0
 COVERED_S = 60  # the time that the source's backlog should cover
 KINDS = ("redis", "valkey")
 DEFAULT_PORT = 6379
+LOOPBACK = "127.0.0.1"
 
 Fields = dict[str, str]
 
@@ -27,15 +28,28 @@ class Pair:
     """A Redis and the server that follows it. The Redis need not allow INFO."""
 
     def __init__(self, source_url: str, target_url: str, timeout_s: float = 10) -> None:
-        parts = split_url(source_url)
-        if parts.scheme == "unix":
-            raise CliError(
-                "a server follows another one over TCP: name the source as redis://HOST:PORT"
-            )
-        self.host, self.port = parts.hostname or "localhost", parts.port or DEFAULT_PORT
-        self._uses_tls = parts.scheme == "rediss"
         self.source = ToolConnection(source_url, timeout_s)
         self.target = ToolConnection(target_url, timeout_s)
+        parts = split_url(source_url)
+        self._uses_tls = parts.scheme == "rediss"
+        self.host, self.port = parts.hostname or "localhost", parts.port or DEFAULT_PORT
+        if parts.scheme == "unix":
+            self.host, self.port = LOOPBACK, self._tcp_port(target_url)
+
+    def _tcp_port(self, target_url: str) -> int:
+        """The TCP port of a source whose URL has a Unix socket: a server follows over TCP."""
+        if not is_on_this_machine(target_url):
+            raise CliError(
+                f"{self.target.name} may be on another machine, and follows the source over TCP:"
+                " name the source as redis://HOST:PORT"
+            )
+        port = int(info_fields(self.source.call("INFO", "server")).get("tcp_port", 0))
+        if not port:
+            raise CliError(
+                f"{self.source.name} has no TCP port (directive port), and a server follows"
+                " another one over TCP"
+            )
+        return port
 
     def source_facts(self) -> Fields:
         """INFO replication of the source; nothing if its user may not use that."""
@@ -68,6 +82,12 @@ class Pair:
         if uses_tls is not self._uses_tls:
             wanted = "yes" if self._uses_tls else "no"
             self.target.call("CONFIG", "SET", "tls-replication", wanted)
+
+
+def is_on_this_machine(url: str) -> bool:
+    parts = split_url(url)
+    host = parts.hostname or "localhost"
+    return parts.scheme == "unix" or host in ("localhost", "::1") or host.startswith("127.")
 
 
 class Watch:

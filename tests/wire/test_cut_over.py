@@ -16,7 +16,7 @@ from tests.support.server import Server, free_port, redis_program
 from tests.support.waiting import wait_until
 from tests.wire.test_tools import run, url_of
 
-from millstream.server.moving.live_following import Pair, Watch
+from millstream.server.moving.live_following import Pair, Watch, is_on_this_machine
 
 
 class Writer:
@@ -188,3 +188,43 @@ def test_a_cut_over_under_load_loses_no_confirmed_write(
     theirs.execute_command("REPLICAOF", "NO", "ONE")
     assert done.returncode == 1
     assert "is a replica of 127.0.0.1:1, whose writers" in done.stderr
+
+
+def test_each_way_takes_a_unix_socket_and_ipv6(
+    new_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    socket = tmp_path / "redis.sock"
+    given = {"unixsocket": str(socket), "save": '""', "bind": "127.0.0.1 ::1"}
+    source = new_server("old", given, redis_program()).start()
+    server = new_server("new", {"bind": "127.0.0.1 ::1"}).start()
+    theirs = redis.Redis(port=source.port, db=1)
+    theirs.config_set("repl-diskless-sync-delay", 0)
+    theirs.xadd("s", {"a": "b"}, id="1-1")
+    unix, of_one = f"unix://{socket}", f"unix://{socket}?db=1"
+    six, ours = f"redis://[::1]:{source.port}", f"redis://[::1]:{server.port}"
+    for number, url in enumerate((unix, six)):
+        data = str(tmp_path / f"data{number}")
+        for words in (("import", url, "--dir", data), ("compare", data, url)):
+            done = run(*words)
+            assert done.returncode == 0, (words, done.stderr)
+    done = run("import", of_one, "--to", ours)
+    assert done.returncode == 0, done.stderr
+    assert run("compare", of_one, f"{ours}/1").returncode == 0
+    for url, words in (
+        (f"unix://{socket}?db=x", "is invalid"), (f"unix://{tmp_path}/none", "No such file"),
+        ("unix://", "is invalid"), (f"unix://host{socket}", "is invalid"),
+    ):  # fmt: skip
+        for command in (("compare", url, ours), ("import", url, "--to", ours, "--follow")):
+            done = run(*command)
+            assert done.returncode != 0
+            assert words in done.stderr, (command, done.stderr)
+    assert is_on_this_machine(unix)
+    assert not is_on_this_machine("redis://192.0.2.1:6455")
+    with following(unix, ours):
+        theirs.xadd("s", {"a": "b"}, id="2-1")
+    with following(six, ours):
+        assert "master_host:::1" in str(server.client().call("INFO", "replication"))
+    done = run("import", six, "--to", ours, "--promote")
+    assert done.returncode == 0, done.stderr
+    with redis.Redis(port=server.port, db=1) as here:
+        assert [entry for entry, _ in here.xrange("s")] == [b"1-1", b"2-1"]
