@@ -171,7 +171,9 @@ class OldData:
 class FrameSource:
     """The frames of this server, for all of its replicas. `backlog` is None while there are no
     replicas. `worker` reads from the disk. `term` is that of this server as the primary of a shard
-    (0: of none), and `confirmed_seq` the last frame that its members have confirmed."""
+    (0: of none), and `confirmed_seq` the last frame that its members have confirmed. While
+    `needs_disk`, only frames on the disk here may be sent, also when the journal has failed: a
+    primary that restarts in its term must not lack frames of a replica."""
 
     def __init__(self, persistence: Persistence, worker: TaskWorker) -> None:
         self.backlog: Backlog | None = None
@@ -179,12 +181,16 @@ class FrameSource:
         self.sent_bytes = 0
         self.term = 0
         self.confirmed_seq = 0
+        self.needs_disk = False
         self._persistence = persistence
 
     @property
     def durable_seq(self) -> int:
         """The last frame that may be sent."""
-        return self._persistence.commits.durable_seq
+        commits = self._persistence.commits
+        if self.needs_disk:
+            return min(commits.durable_seq, commits.on_disk_seq)
+        return commits.durable_seq
 
     def take(self, seq: int) -> list[bytes]:
         """The records of durable frames from `seq` on, about as many as one piece has; none if the

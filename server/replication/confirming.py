@@ -62,6 +62,7 @@ class Confirming:
     durable: int | None = field(default=None, init=False)
     is_leading: bool = field(default=False, init=False)
     _is_down: bool = field(default=False, init=False)  # as the log says
+    _told_seq: int = field(default=0, init=False)  # the last confirmed frame of the primary
 
     def __post_init__(self) -> None:
         self.lease = Lease(self.machine.steady_clock)
@@ -72,6 +73,7 @@ class Confirming:
         """`members` are the others, so far as this server knows them."""
         self.durable = self.feeds.durable = durable
         self.feeds.members = members
+        self.feeds.source.needs_disk = durable > 0
 
     def prepare(self) -> None:
         """This server becomes the primary. Frames of earlier terms are confirmed with its first
@@ -84,11 +86,11 @@ class Confirming:
         self.hold_point.least = first_seq
         self.feeds.source.confirmed_seq = self.hold_point.seq if self.durable else 0
         self.update()
-        self._release()
 
     def end(self) -> None:
-        """This server is not the primary any more."""
+        """This server is not the primary any more, or follows another one."""
         self.is_leading = False
+        self._told_seq = 0
         self.feeds.source.term = self.feeds.source.confirmed_seq = 0
         self.hold_point.least = 0
 
@@ -110,7 +112,8 @@ class Confirming:
             return False
         if self.durable:
             has_first = self.hold_point.seq >= self.hold_point.least
-            return has_first and self.members >= self.durable
+            is_stored = self.persistence.commits.on_disk_seq >= 0
+            return has_first and is_stored and self.members >= self.durable
         return not self.feeds.members or self.lease.is_valid
 
     def _lacks_confirmations(self) -> bool:
@@ -125,6 +128,7 @@ class Confirming:
 
     def update(self) -> None:
         """Refuse what the role forbids at present, and hold what is not confirmed."""
+        self._take_told()
         outbox = self.executor.outbox
         held_before, outbox.hold_point = outbox.hold_point, self._hold()
         if held_before is not outbox.hold_point:
@@ -137,6 +141,9 @@ class Confirming:
         if is_down is not self._is_down:
             self._is_down = is_down
             self._report()
+        if self.is_leading and self.durable:
+            self._release()  # the journal here may have been the last disk
+            self.feeds.pump_if_any()
 
     def _hold(self) -> HoldPoint | Lease | None:
         if self.durable is None or self.durable > 0:
@@ -163,13 +170,23 @@ class Confirming:
             self.update()
 
     def _release(self) -> None:
-        """Send the replies that are confirmed now, and tell the replicas."""
-        if self.durable and self.hold_point.reach(self.feeds.nth_synced(self.durable)):
+        """Send the replies that are confirmed now, and tell the replicas. The disk here counts in
+        addition to those of the members, so a journal that has failed confirms nothing."""
+        if not self.durable:
+            return
+        on_disk_seq = self.persistence.commits.on_disk_seq
+        if self.hold_point.reach(min(self.feeds.nth_synced(self.durable), on_disk_seq)):
             self.feeds.source.confirmed_seq = self.hold_point.seq
             self.executor.outbox.durable(self.persistence.commits.durable_seq)
-            self.feeds.pump_if_any()
+            self.feeds.tell_confirmed()
 
     def confirmed(self, seq: int) -> None:
-        """On a replica: its primary says that the frames up to this one are confirmed."""
-        if self.hold_point.reach(seq):
+        """On a replica: its primary says that the frames up to this one are confirmed. They are
+        not those here while a full sync replaces the data."""
+        self._told_seq = seq
+        self._take_told()
+
+    def _take_told(self) -> None:
+        link = self.standing.link
+        if link is not None and link.is_connected and self.hold_point.reach(self._told_seq):
             self.executor.outbox.durable(self.persistence.commits.durable_seq)

@@ -51,6 +51,7 @@ class Feeds:
         self.durable = 0
         self._alone_since_ms = 0
         self._pace = Pace(self.machine, self.pump)
+        self._confirmed_pace = Pace(self.machine, self.pump)
 
     def __iter__(self) -> Iterator[Feed]:
         """A copy: sending to a replica may end its link."""
@@ -144,6 +145,12 @@ class Feeds:
     def _is_waited_for(self) -> bool:
         """True if replies wait for replicas."""
         return self.durable > 0 or self.config.replicas_durable > 0
+
+    def tell_confirmed(self) -> None:
+        """More frames are confirmed. Only reads on replicas wait for that, so under load the number
+        is sent once a millisecond."""
+        if self.by_client:
+            self._confirmed_pace.soon()
 
     def pump(self) -> None:
         """Send the durable frames."""

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import NamedTuple, cast
 
 from tests.sim.durable_fleet import APPENDS, _has_stored
-from tests.sim.fleet import STEPS, Fleet, Frame, _line_at, has_frame
+from tests.sim.fleet import Fleet, Frame, _line_at, has_frame
 from tests.sim.fleet_node import FleetClient, FleetConfig, FleetNode
 from tests.sim.promises import demand
 from tests.sim.seeds import Play, play_seeds
@@ -34,6 +34,7 @@ from millstream.server.cluster.peers import Peers
 
 SECRET, SHARD = b"0f1e2d3c", b"s1"
 LEASE_MS, MARGIN_MS = 3000, 1000
+STEPS = 2500
 READS = (b"XRANGE", b"TREAD", b"GET")
 DOWN = "CLUSTERDOWN"
 
@@ -84,18 +85,18 @@ class KeepAlive(NamedTuple):
 class TermsFleet(Fleet):
     module = "tests.sim.terms_fleet"
     node_class = TermsNode
+    sizes = ((3, 1), (3, 1), (3, 1), (3, 0), (3, 2), (5, 2), (2, 1), (2, 0))  # members, N
 
     def __init__(self, seed: int, steps: int = STEPS) -> None:
         super().__init__(seed, steps)
-        size, self.durable = self.chance.choice(
-            [(3, 1), (3, 1), (3, 1), (3, 0), (3, 2), (5, 2), (2, 1), (2, 0)]
-        )
+        size, self.durable = self.chance.choice(self.sizes)
         if self.durable:
             self.fsync = "always"
         self.primaries = {1: 0}  # by term
         self.lease_term, self.lease_until_ms = 0, 0
         self.election: Election | None = None
         self._tried_term = 1
+        self._has_healed = False
         self._answers: list[tuple[KeepAlive, bool]] = []
         self._requests: list[KeepAlive] = []
         self.without_store: set[int] = set()
@@ -118,12 +119,19 @@ class TermsFleet(Fleet):
         return max(self.primaries)
 
     def _choices(self) -> list[tuple[float, Callable[[], None]]]:
-        left_out = [self._change_role, self._fail_over_by_command]
-        kept = [(weight, event) for weight, event in super()._choices() if event not in left_out]
+        left_out = [self._change_role, self._fail_over_by_command, self._run_node, self._deliver]
+        kept = [
+            (weight if weight > 1 else weight / 2, event)
+            for weight, event in super()._choices()
+            if event not in left_out
+        ]
         return [
             *kept,
-            (8, self._give_an_order),
-            (0.25, self._begin_election),
+            (25, self._ask),
+            (20, self._give_an_order),
+            (70, self._run_if_any),
+            (70, self._deliver_if_any),
+            (0.5, self._begin_election),
             (8 if self.election else 0, self._ask_for_promise),
             (3 if self.election else 0, self._decide),
             (0.1 if self.election else 0, self._give_up_election),
@@ -131,19 +139,49 @@ class TermsFleet(Fleet):
             (0 if self.durable else 5, self._keep_alive),
         ]
 
+    def _run_if_any(self) -> None:
+        if any(node.has_work() for node in self._awake()):
+            self._run_node()
+
+    def _deliver_if_any(self) -> None:
+        if self._deliverable():
+            self._deliver()
+
+    # Faults, most of which end soon: most of the time a shard works
+
+    def _freeze_or_thaw(self) -> None:
+        frozen = [node for node in self.nodes if node.is_frozen]
+        again = frozen and self.chance.random() < 0.85
+        node = self.chance.choice(frozen if again else self.nodes)
+        node.is_frozen = not node.is_frozen
+        self.note("freeze" if node.is_frozen else "thaw", str(node.index))
+
+    def _partition_or_heal(self) -> None:
+        if self.partitions and self.chance.random() < 0.7:
+            pair = self.chance.choice(sorted(self.partitions, key=sorted))
+        else:
+            pair = frozenset(self.chance.sample(range(len(self.nodes)), 2))
+        self.note("heal" if pair in self.partitions else "partition", str(sorted(pair)))
+        self.partitions ^= {pair}
+
     # The store
 
     def _lose_or_find_store(self) -> None:
         index = self.chance.randrange(len(self.nodes))
+        if self.without_store and self.chance.random() < 0.7:
+            index = self.chance.choice(sorted(self.without_store))
         self.without_store ^= {index}
         self.note("store", f"{index} {'lost' if index in self.without_store else 'found'}")
 
     def _give_an_order(self) -> None:
         """A member learns who the primary of a term is; perhaps not of the newest one."""
-        node = cast(TermsNode, self.chance.choice(self._awake() or self.nodes))
-        if node.index in self.without_store or node.is_frozen:
+        nodes = [node for node in self.members if self._reaches_store(node)]
+        without = [node for node in nodes if node.known_term < self.term]
+        if not nodes:
             return
-        term = self.chance.choice([self.term, self.term, max(node.known_term, 1)])
+        late = without and self.chance.random() < 0.7
+        node = self.chance.choice(without if late else nodes)
+        term = self.chance.choice([self.term, self.term, self.term, max(node.known_term, 1)])
         self._guarded(node, partial(self._order, node, term))
 
     def _order(self, node: TermsNode, term: int) -> None:
@@ -197,12 +235,18 @@ class TermsFleet(Fleet):
     # Elections
 
     def _begin_election(self) -> None:
-        """The wish of any member: whether the primary is lost plays no role for safety."""
+        """The wish of any member: whether the primary is lost plays no role for safety. Often the
+        candidate cannot reach the primary, which does not reach the store either."""
         node = self.chance.choice(self.nodes)
-        if self.election is None and self._reaches_store(node):
-            self._tried_term = max(self._tried_term, self.term) + 1
-            self.election = Election(node.index, self._tried_term, self.term)
-            self.note("election", f"{node.index} for term {self._tried_term}")
+        if self.election is not None or not self._reaches_store(node):
+            return
+        self._tried_term = max(self._tried_term, self.term) + 1
+        self.election = Election(node.index, self._tried_term, self.term)
+        self.note("election", f"{node.index} for term {self._tried_term}")
+        primary = self.primaries[self.term]
+        if primary != node.index and self.chance.random() < 0.7 and not self._has_healed:
+            self.partitions.add(frozenset((node.index, primary)))
+            self.without_store.add(primary)
 
     def _ask_for_promise(self) -> None:
         election = self.election
@@ -277,9 +321,14 @@ class TermsFleet(Fleet):
         self._guarded(node, lambda: node.ask(client, *words))
 
     def _request(self) -> tuple[bytes, ...]:
-        if self.chance.random() < 0.5:
+        """Mostly writes and reads of one entry."""
+        if self.chance.random() < 0.2:
             return super()._request()
-        return self.chance.choice([(b"TAPPEND", b"a", b"n", b"1"), (b"XRANGE", b"a", b"-", b"+")])
+        writes, reads = (
+            (b"TAPPEND", b"a", b"n", b"1"),
+            (b"XRANGE", b"a", b"-", b"+", b"COUNT", b"1"),
+        )
+        return writes if self.chance.random() < 0.7 else reads
 
     def answered(self, client: FleetClient, words: tuple[bytes, ...], reply: Reply) -> None:
         if words[0] == b"CLUSTER":
@@ -337,6 +386,7 @@ class TermsFleet(Fleet):
             node.is_frozen = False
             node.disk.mend()
         self.note("the end")
+        self._has_healed = True
         self._order_roles()
 
     def _order_roles(self) -> None:
@@ -369,7 +419,9 @@ class TermsFleet(Fleet):
                 one.node.terms.extend_lease(one.sent_ms + LEASE_MS - MARGIN_MS)
 
     def _elect_in_steps(self) -> None:
-        """One step of an election each second."""
+        """One step of an election each second. A promise may have been lost with its server."""
+        if self.chance.random() < 0.3:
+            self._give_up_election()
         self._begin_election()
         for _ in self.nodes:
             self._ask_for_promise()

@@ -1,0 +1,292 @@
+"""A shard of a few servers: promises, terms, and what is confirmed, step by step."""
+
+from __future__ import annotations
+
+import pytest
+from tests.sim.fleet_node import FleetClient
+from tests.sim.terms_fleet import SECRET, SHARD, TermsFleet, TermsNode, id_of_node
+from tests.support.resp import Error, Reply, Simple
+
+from millstream.commands.admin.replication import Acknowledged
+from millstream.errors import CommandError
+
+NO_REPLY = "no reply"
+ADD = b"XADD", b"s", b"*", b"n", b"1"
+READ = b"XRANGE", b"s", b"-", b"+"
+DOWN = "CLUSTERDOWN The cluster is down"
+READONLY = "READONLY You can't write against a read only replica."
+
+
+class Shard(TermsFleet):
+    """Works, and gets orders only from the test; the first server leads term 1."""
+
+    def __init__(self, size: int = 3, durable: int = 1) -> None:
+        self.sizes = ((size, durable),)
+        self.replies: dict[tuple[bytes, ...], Reply] = {}
+        super().__init__(1)
+        for node in self.nodes:
+            node.start()
+        for node in self.members:
+            self._order(node, 1)
+        self.wait()
+
+    def answered(self, client: FleetClient, words: tuple[bytes, ...], reply: Reply) -> None:
+        self.replies[words] = reply
+
+    def wait(self, ms: int = 1500) -> None:
+        for _ in range(ms // 100):
+            self.rest(100)
+
+    def ask(self, index: int, *words: bytes, client: FleetClient | None = None) -> object:
+        """The reply within 300 milliseconds; NO_REPLY without one."""
+        node = self.members[index]
+        self.replies.pop(words, None)
+        node.ask(client or node.accept(), *words)
+        self.wait(300)
+        reply = self.replies.get(words, NO_REPLY)
+        return reply.text if isinstance(reply, Error) else reply
+
+    def promise(self, index: int, term: int) -> object:
+        client = self.members[index].accept()
+        assert self.ask(index, b"CLUSTER", b"PEER", SECRET, client=client) == Simple("OK")
+        return self.ask(index, b"CLUSTER", b"PROMISE", SHARD, b"%d" % term, client=client)
+
+    def elect(self, index: int, term: int) -> TermsNode:
+        """Only the new primary learns of it."""
+        self.primaries[term] = index
+        self._order(self.members[index], term)
+        return self.members[index]
+
+    def length(self, index: int) -> int:
+        stream = self.nodes[index].keyspace.databases[0].stream(b"s")
+        return 0 if stream is None else len(stream)
+
+
+def is_entry(reply: object) -> bool:
+    return isinstance(reply, bytes) and b"-" in reply
+
+
+def test_an_old_primary_confirms_nothing_that_the_new_one_lacks() -> None:
+    shard = Shard()
+    assert is_entry(shard.ask(0, *ADD))
+    shard.partitions = {frozenset((0, 1)), frozenset((0, 2))}
+    [term, line, number] = shard.promise(1, 2)  # type: ignore[misc]
+    assert (term, number) == (1, 2)
+    assert line.decode() == shard.nodes[0].keyspace.histories[-1][0]
+    assert shard.promise(2, 2) == [term, line, number]
+    assert shard.ask(0, *ADD) == NO_REPLY  # it does not know of the promises
+    shard.wait(6000)
+    assert shard.ask(0, *ADD) == DOWN
+    assert len(shard.ask(1, *READ)) == 1  # type: ignore[arg-type]
+    new = shard.elect(1, 2)
+    assert new.keyspace.line_terms[new.keyspace.histories[-1][0]] == 2  # at once
+    assert shard.ask(1, *READ) == DOWN  # no other member has that frame
+    shard._order(shard.members[2], 2)
+    shard.wait()
+    assert is_entry(shard.ask(1, *ADD))
+    assert shard.ask(0, *ADD) == DOWN
+    shard.partitions.clear()
+    shard._order(shard.members[0], 2)
+    shard.wait()
+    assert [shard.length(index) for index in range(3)] == [2, 2, 2]
+    assert shard.ask(0, *ADD) == READONLY
+    assert shard.nodes[0].replication.totals.rewinds == 1
+
+
+def test_earlier_frames_count_with_the_first_of_the_term() -> None:
+    """A server that has frames of a term between these two could still be elected."""
+    shard = Shard()
+    assert is_entry(shard.ask(0, *ADD))
+    shard.promise(1, 2)
+    shard.promise(2, 2)
+    new = shard.elect(1, 2)
+    shard._order(shard.members[2], 2)
+    commits, confirming = new.persistence.commits, new.terms.confirming
+    confirming.hold_point.seq = 1  # as if it had not heard of more
+    while not any(feed.is_online for feed in new.replication.feeds):
+        shard._advance(1)
+        shard.turn()
+    client = next(client for client in new.clients.values() if client.feed is not None)
+    new.replication.acknowledge(client, Acknowledged(2, 2, 0, 2))
+    assert confirming.hold_point.seq == 1
+    new.replication.acknowledge(client, Acknowledged(commits.last_seq, commits.last_seq, 0, 1))
+    assert confirming.hold_point.seq == 1  # of another term
+    new.replication.acknowledge(client, Acknowledged(commits.last_seq, commits.last_seq, 0, 2))
+    assert confirming.hold_point.seq == commits.last_seq == 3
+
+
+def test_a_promise_refuses_lower_terms_also_after_a_crash() -> None:
+    shard = Shard()
+    assert isinstance(shard.promise(1, 7), list)
+    assert shard.promise(1, 6) == "ERR term 7 was promised already"
+    shard._restart(shard.nodes[1], shard.nodes[1].disk.after_crash(1))
+    member = shard.members[1].terms
+    assert member.promised == 7
+    with pytest.raises(CommandError, match="term 7 was promised already"):
+        member.follow("fleet", 7000, id_of_node(0), 6, 1)
+    with pytest.raises(CommandError, match="term 7 was promised already"):
+        member.lead(6, [], 1)
+    assert isinstance(shard.promise(1, 7), list)  # of the same term, again
+
+
+def test_a_crash_before_a_promise_is_stored_leaves_it_unanswered() -> None:
+    shard = Shard()
+    node = shard.members[1]
+    node.disk.fail("rename", times=None)
+    assert shard.promise(1, 2) == NO_REPLY
+    assert node.terms.promised == 2
+    assert node.replication.link is not None
+    assert not node.replication.link.is_connected
+    node.disk.mend()
+    shard.wait()
+    assert shard.replies[b"CLUSTER", b"PROMISE", SHARD, b"2"] is not None
+
+
+def test_following_a_term_is_a_promise_of_it() -> None:
+    shard = Shard()
+    shard.primaries[5] = 0
+    shard.nodes[1].disk.fail("rename", times=None)  # the promise cannot be stored
+    shard._order(shard.members[0], 5)
+    shard._order(shard.members[1], 5)
+    shard.wait()
+    assert shard.ask(0, *ADD) == DOWN
+    shard.nodes[1].disk.mend()
+    shard.wait()
+    assert is_entry(shard.ask(0, *ADD))
+    shard.partitions = {frozenset((0, 1))}
+    shard.primaries[6] = 0
+    shard._order(shard.members[1], 6)
+    shard.wait()
+    shard._restart(shard.nodes[1], shard.nodes[1].disk.after_crash(1))
+    assert shard.members[1].terms.promised == 6
+
+
+def test_the_standing_of_a_member_is_that_of_its_disk() -> None:
+    shard = Shard()
+    node = shard.members[1]
+    before = node.terms.standing()
+    shard.nodes[0].ask(shard.nodes[0].accept(), *ADD)
+    while node.persistence.commits.last_seq == before.number:
+        shard._advance(1)
+        while shard.nodes[0].has_work():
+            shard.nodes[0].step()
+        if shard._deliverable():
+            shard._deliver()
+        while (timer := node.loop.take()) is not None:  # its workers do nothing
+            timer.callback(*timer.args)
+    assert node.terms.standing() == before
+    shard.wait()
+    assert node.terms.standing() == before._replace(number=before.number + 1)
+
+
+def test_only_nodes_may_ask_for_promises() -> None:
+    shard = Shard()
+    unknown = "ERR unknown subcommand 'PROMISE'. Try CLUSTER HELP."
+    assert shard.ask(1, b"CLUSTER", b"PROMISE", SHARD, b"2") == unknown
+    client = shard.nodes[1].accept()
+    wrong = shard.ask(1, b"CLUSTER", b"PEER", b"guess", client=client)
+    assert wrong == "ERR the secret is not that of this cluster"
+    assert shard.ask(1, b"CLUSTER", b"PROMISE", SHARD, b"2", client=client) == unknown
+    shard.ask(1, b"CLUSTER", b"PEER", SECRET, client=client)
+    other = shard.ask(1, b"CLUSTER", b"PROMISE", b"s2", b"2", client=client)
+    assert other == "ERR this server is no member of shard s2"
+    zero = shard.ask(1, b"CLUSTER", b"PROMISE", SHARD, b"0", client=client)
+    assert zero == "ERR the number of a term is 1 or more"
+    assert shard.members[1].terms.promised == 1
+
+
+def test_a_replica_shows_a_frame_when_it_is_confirmed() -> None:
+    shard = Shard(durable=2)
+    shard.nodes[2].is_frozen = True
+    assert shard.ask(0, *ADD) == NO_REPLY
+    assert shard.length(1) == 1
+    assert shard.ask(1, *READ) == NO_REPLY
+    shard.nodes[2].is_frozen = False
+    shard.wait()
+    assert is_entry(shard.replies[ADD])
+    assert len(shard.replies[READ]) == 1  # type: ignore[arg-type]
+
+
+def test_without_a_link_unconfirmed_frames_are_not_read() -> None:
+    shard = Shard(durable=2)
+    assert is_entry(shard.ask(0, *ADD))
+    shard.partitions = {frozenset((0, 1)), frozenset((0, 2))}
+    for one in shard.connections:
+        one.cut()
+    shard.wait()
+    assert len(shard.ask(1, *READ)) == 1  # type: ignore[arg-type]
+    shard.partitions = {frozenset((0, 2))}
+    shard.wait()
+    assert shard.ask(0, *ADD) == NO_REPLY  # of two members, one has it
+    shard.partitions.add(frozenset((0, 1)))
+    for one in shard.connections:
+        one.cut()
+        one.notify("replica")
+    assert shard.ask(1, *READ) == DOWN
+
+
+def test_members_count_by_their_ids() -> None:
+    """A server that is not in the list follows, and does not count."""
+    shard = Shard()
+    shard.members[0].terms.lead(1, [id_of_node(0), id_of_node(1)], 1)
+    shard.nodes[1].is_frozen = True
+    assert shard.ask(0, *ADD) == NO_REPLY
+    assert shard.length(2) == 1
+    assert shard.members[0].terms.confirming_members() == 1
+    shard.members[0].terms.lead(1, [id_of_node(0), id_of_node(2)], 1)
+    assert is_entry(shard.ask(0, *ADD))
+
+
+def test_a_primary_without_members_confirms_in_its_lease() -> None:
+    shard = Shard(durable=0)
+    primary = shard.members[0]
+    assert shard.ask(0, *ADD) == DOWN
+    primary.terms.extend_lease(primary.steady_ms() + 500)
+    assert is_entry(shard.ask(0, *ADD))
+    shard.rest(400)
+    assert shard.ask(0, *READ) == NO_REPLY  # it has run before the server noticed
+    primary.terms.extend_lease(primary.steady_ms() + 500)
+    assert len(shard.replies[READ]) == 1  # type: ignore[arg-type]
+    shard.wait()
+    assert shard.ask(0, *READ) == DOWN
+    assert not primary.terms.may_confirm()
+
+
+def test_a_shard_of_one_confirms_alone() -> None:
+    shard = Shard(1, 0)
+    assert is_entry(shard.ask(0, *ADD))
+
+
+def test_a_primary_whose_journal_has_failed_confirms_nothing() -> None:
+    shard = Shard()
+    shard.nodes[0].disk.fail("write", times=None)
+    shard.ask(0, *ADD)
+    shard.wait()
+    assert shard.ask(0, *READ) == DOWN
+    assert [shard.length(index) for index in (1, 2)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ([], "ERR only members of its shard can be replicas of this server"),
+        ([b"node", b"0" * 40, b"term", b"2"], "NOMASTERLINK this server is the primary of term 1"),
+    ],
+)
+def test_only_members_of_the_term_can_be_replicas(words: list[bytes], error: str) -> None:
+    shard = Shard()
+    client = shard.nodes[0].accept()
+    known = [b"capa", b"millstream-2", b"databases", b"16", b"histories", b"", *words]
+    shard.ask(0, b"REPLCONF", *known, client=client)
+    assert shard.ask(0, b"PSYNC", b"?", b"1", client=client) == error
+    shard.ask(1, b"REPLCONF", *known, client=(client := shard.nodes[1].accept()))
+    replica = "NOMASTERLINK this server is not the primary of its shard"
+    assert shard.ask(1, b"PSYNC", b"?", b"1", client=client) == replica
+
+
+def test_a_member_that_lost_its_history_promises_nothing() -> None:
+    """Its frames have no number that the others know: a choice by numbers could lose some."""
+    shard = Shard()
+    assert is_entry(shard.ask(0, *ADD))
+    shard.nodes[1].replication.data_changed()
+    assert shard.promise(1, 2) == "ERR the data of this server may be wrong or incomplete"
