@@ -79,6 +79,7 @@ class FileSide:
     """A file of Redis."""
 
     is_live = False
+    replicates_entries_read = True
 
     def __init__(self, path: Path) -> None:
         self.name = printable(str(path))
@@ -155,6 +156,7 @@ class KeyspaceSide:
     """The keys of a keyspace. `has_consumer_times` is False if they come from an AOF."""
 
     is_live = False
+    replicates_entries_read = True
 
     def __init__(self, name: str, keyspace: Keyspace, *, has_consumer_times: bool) -> None:
         self.name = name

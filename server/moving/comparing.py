@@ -61,7 +61,7 @@ class Comparison:
         clock: Callable[[], float] = time.monotonic,
     ) -> Result:
         """Compare all keys; differences count after `settle_s` seconds."""
-        ours, theirs = self._a.states(filters), self._b.states(filters)
+        ours, theirs = map(_without_due, (self._a.states(filters), self._b.states(filters)))
         places = sorted({*ours, *theirs})
         self.result.keys = len(places)
         self.result.notes = filters.unmatched()
@@ -89,7 +89,8 @@ class Comparison:
 
     def _difference(self, place: Place, a: State | None, b: State | None) -> str:
         """The first difference of a key; "" if there is none."""
-        if a is None and b is None:  # deleted meanwhile
+        a, b = (state if state and not _is_due(state) else None for state in (a, b))
+        if a is None and b is None:  # deleted or expired meanwhile
             return ""
         if a is None or b is None:
             return f"only in {(self._b if a is None else self._a).name}"
@@ -159,7 +160,9 @@ class Comparison:
         yield from self._unequal("offset", id_text(one.offset), id_text(other.offset))
         if a.has_entries_read and b.has_entries_read:
             above = a.entries_added is not None and one.entries_read > a.entries_added
-            if not self._as_replica or not above:
+            if self._as_replica and not self._a.replicates_entries_read:
+                self.result.not_compared.add("entries read")
+            elif not self._as_replica or not above:
                 yield from self._unequal("entries read", one.entries_read, other.entries_read)
         elif a.has_entries_read != b.has_entries_read:
             self.result.not_compared.add("entries read")
@@ -204,6 +207,15 @@ class Comparison:
             not b.is_replayed and _is_ahead(row, its)
         ):
             yield f"{shown}: time and count {row[3:]} and {its[3:]}"
+
+
+def _is_due(state: State) -> bool:
+    """True if a key has expired. A server does not show it, and an import leaves it out."""
+    return state.expiry_ms is not None and state.expiry_ms <= time.time_ns() // 1_000_000
+
+
+def _without_due(states: dict[Place, State]) -> dict[Place, State]:
+    return {place: state for place, state in states.items() if not _is_due(state)}
 
 
 def _with_owners(group: GroupRow, replica: GroupRow) -> GroupRow:

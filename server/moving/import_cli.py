@@ -166,6 +166,8 @@ def import_(
     if target is not None:
         if len(sources) > 1 or not is_url(sources[0]):
             raise click.UsageError("--to copies from one running server: name its URL.", ctx)
+        if not is_url(target):
+            raise click.UsageError("--to needs the URL of a running server.", ctx)
         with stoppable():
             # A file is imported without redis-py.
             from millstream.server.moving.live_following import follow

@@ -100,6 +100,10 @@ class Side(Protocol):
     name: str
     is_live: bool
 
+    @property
+    def replicates_entries_read(self) -> bool:
+        """False if a replica of this side may have other numbers of entries read."""
+
     def states(self, filters: Filters) -> dict[Place, State]:
         """All keys."""
 

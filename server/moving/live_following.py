@@ -68,6 +68,11 @@ class Pair:
         """Order the target to follow the source; False if it does already."""
         if self.is_followed(self.target_facts()):
             return False
+        if "millstream_version" not in info_fields(self.target.call("INFO", "server")):
+            raise CliError(
+                f"{self.target.name} is not a millstream server; REPLICAOF {self.host} {self.port},"
+                " sent to it, lets a Redis follow"
+            )
         if self.source.password:  # of the URL, or REDISCLI_AUTH
             self.target.call("CONFIG", "SET", "masterauth", self.source.password)
             self.target.call("CONFIG", "SET", "masteruser", self.source.user)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
-from millstream.remote import pairs
+from millstream.remote import info_fields, pairs
 from millstream.server.moving.key_states import (
     ConsumerTimes,
     Entry,
@@ -33,6 +34,14 @@ class ServerSide:
         self.name = self.connection.name
         self._only = self.connection.db if self.connection.names_db else None
         self._selected = self.connection.db
+
+    @cached_property
+    def replicates_entries_read(self) -> bool:
+        """False for Redis and Valkey before 7.4: XREADGROUP sends the number to replicas only with
+        NOACK there."""
+        facts = info_fields(self.connection.call("INFO", "server"))
+        version = facts.get("valkey_version") or facts.get("redis_version", "")
+        return [int(part) for part in version.split(".")[:2] if part.isdecimal()] >= [7, 4]
 
     def select(self, database: int) -> None:
         if database != self._selected:

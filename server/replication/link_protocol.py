@@ -305,6 +305,8 @@ class LinkProtocol:
         text = text.removeprefix("-")
         if self._asked == "REPLCONF" and "REPLCONF" in text:
             text = f"the primary is not a compatible millstream server ({text})"
+        elif self._asked == "AUTH":
+            text = f"{text.removesuffix('.')}: check masteruser and masterauth"
         return Refused(text, text.startswith(_TEMPORARY))
 
     def _position(self, text: str) -> Event | None:

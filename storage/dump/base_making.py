@@ -209,32 +209,32 @@ class BaseMaker:
         database = self._chosen(head, name)
         if database is None:
             file.skip()
-        elif file.is_stream():
-            self._require_new(database, head, name)
-            self._add_stream(file, head, database, name)
-        elif head.kind == STRING and self._wanted.strings:
-            self._require_new(database, head, name)
-            self._add_string(file, head, database, name)
-        else:
+        elif not file.is_stream() and not (head.kind == STRING and self._wanted.strings):
             self.leave_out_key(head, file.skip(), name)
+        elif not self._is_new(database, head, name):
+            file.skip()
+        elif file.is_stream():
+            self._add_stream(file, head, database, name)
+        else:
+            self._add_string(file, head, database, name)
 
     def add_value(self, head: KeyHead, value: bytes | Stream, name: str) -> None:
         """Add a key of a keyspace; `name` is that of its source."""
         database = self._chosen(head, name)
         if database is None:
             return
-        if isinstance(value, Stream):
-            self._require_new(database, head, name)
+        if not isinstance(value, Stream) and not self._wanted.strings:
+            self.leave_out(Passed("string", head.name, len(value)))
+        elif not self._is_new(database, head, name):
+            return
+        elif isinstance(value, Stream):
             self._incarnation = max(self._incarnation, value.incarnation)
             self._count(value, Adjusted())
             digest = stream_digest(value) if self._with_digests else ""
             self._describe(value, value.first_id or (0, 0), head, database, digest)
             self._put_stream(database, head, value)
-        elif self._wanted.strings:
-            self._require_new(database, head, name)
-            self._put_string(database, head, value)
         else:
-            self.leave_out(Passed("string", head.name, len(value)))
+            self._put_string(database, head, value)
 
     def add_replayed(self, replayed: Replayed, name: str) -> None:
         """Add the keys of an AOF that was replayed; `name` is that of its source."""
@@ -281,10 +281,17 @@ class BaseMaker:
             raise ImportFailure(database_missing(name, number, count))
         return number
 
-    def _require_new(self, database: int, head: KeyHead, name: str) -> None:
+    def _is_new(self, database: int, head: KeyHead, name: str) -> bool:
+        """True if a key was not imported before. A key in two sources ends the import; so does a
+        key that comes twice in one, unless it is salvaged."""
         number = xxh3_64_intdigest(database.to_bytes(4, "little") + head.name, self._seed)
-        if not self._known.add(number):
-            raise ImportFailure(f"{name} has {_shown(head)}, which was imported before")
+        if self._known.add(number):
+            return True
+        sentence = f"{name} has {_shown(head)}, which was imported before"
+        if self._sources > 1:
+            raise ImportFailure(sentence)
+        self._lose(sentence, "the first one")
+        return False
 
     def leave_out(self, passed: Passed) -> None:
         """Count what has no place here."""

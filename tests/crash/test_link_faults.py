@@ -43,7 +43,8 @@ def test_a_wrong_password(replicas: Replicas) -> None:
     primary, replica = split_pair(replicas, masterauth="wrong")
     primary.config_set("requirepass", "right")
     replicas.follow("b", "a")
-    assert_is_refused(replicas, "WRONGPASS invalid username-password pair")
+    refusal = "WRONGPASS invalid username-password pair or user is disabled"
+    assert_is_refused(replicas, f"{refusal}: check masteruser and masterauth")
     wait_until(lambda: facts(replica)["repl_refusals"] >= 2)
     assert replicas.servers["b"].log.count("WRONGPASS") == 1
     replica.config_set("masterauth", "right")

@@ -16,6 +16,7 @@ from millstream.server.moving.comparing import Comparison, Result
 from millstream.server.moving.key_states import ConsumerTimes, Filters, NotComparable, Place, State
 
 T_MS = 1_700_000_000_000
+LATER_MS = 1 << 45
 Write = Callable[..., FileSide]
 
 
@@ -152,16 +153,38 @@ def test_fields_that_one_side_lacks_are_not_compared(write: Write) -> None:
 
 def test_keys_strings_and_expiries_are_compared(write: Write) -> None:
     a = write(
-        "a.rdb", key(b"t", string(b"x")), key(b"e", string(b"x"), T_MS), key(b"a", string(b""))
+        "a.rdb", key(b"t", string(b"x")), key(b"e", string(b"x"), LATER_MS), key(b"a", string(b""))
     )
-    b = write("b.rdb", key(b"t", string(b"y")), key(b"e", string(b"x"), T_MS + 1))
+    b = write("b.rdb", key(b"t", string(b"y")), key(b"e", string(b"x"), LATER_MS + 1))
     found = {name: words for (_, name), words in compared(a, b).different.items()}
     assert found[b"t"] == "the strings differ"
-    assert found[b"e"] == f"expiry: {T_MS} and {T_MS + 1}"
+    assert found[b"e"] == f"expiry: {LATER_MS} and {LATER_MS + 1}"
     assert found[b"a"].startswith("only in ")
     assert Comparison(a, b).run(Filters(strings=False), 0).different == {}
     assert Comparison(a, b).run(Filters(patterns=(b"t*",)), 0).keys == 1
     assert Comparison(a, b).run(Filters(databases=frozenset((1,))), 0).keys == 0
+
+
+def test_a_key_that_has_expired_is_not_there(write: Write) -> None:
+    stream = sample().body(21)
+    a = write("a.rdb", key(b"t", string(b"x"), T_MS), key(b"s", stream, T_MS), key(b"u", stream))
+    b = write("b.rdb", key(b"t", string(b"y")), key(b"u", stream))
+    result = compared(a, b)
+    assert list(result.different) == [(0, b"t")]
+    assert "only in " in result.different[0, b"t"]
+    assert result.keys == 2
+
+
+def test_old_sources_do_not_replicate_entries_read(write: Write) -> None:
+    other = sample()
+    other.groups[0].entries_read = -1
+    a = write("a.rdb", key(b"s", sample().body(21)))
+    b = write("b.rdb", key(b"s", other.body(21)))
+    assert compared(a, b, as_replica=True).different
+    a.replicates_entries_read = False
+    result = compared(a, b, as_replica=True)
+    assert (result.different, result.not_compared) == ({}, {"entries read"})
+    assert compared(a, b).different
 
 
 class Changing:
@@ -169,6 +192,7 @@ class Changing:
 
     name = "changing"
     is_live = True
+    replicates_entries_read = True
 
     def __init__(self, side: FileSide, looks: int) -> None:
         self._side = side

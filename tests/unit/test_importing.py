@@ -400,6 +400,11 @@ def test_a_key_may_come_once() -> None:
         (0, b"s"),
         (1, b"s"),
     ]
+    twice = file(key(b"s", string(b"x")), key(b"t", string(b"y")), key(b"s", string(b"z")))
+    assert "imported before; nothing was written; --salvage keeps the first one" in failure(twice)
+    salvaged = Converted(twice, wanted=Wanted(salvage=True))
+    assert salvaged.keys == [(0, b"s"), (0, b"t")]
+    assert len(salvaged.findings.lost) == 1
 
 
 COLLIDING = st.integers(0, 9).map(lambda number: number << 40)

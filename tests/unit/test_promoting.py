@@ -231,7 +231,7 @@ def test_the_follower_gets_the_password_of_the_source(
 
     def call(connection: ToolConnection, *words: Any) -> bytes:
         requests.append((connection.name, *words))
-        return b""
+        return b"millstream_version:1\r\n" if "server" in words else b""
 
     monkeypatch.setenv("REDISCLI_AUTH", "shared")
     monkeypatch.setattr(ToolConnection, "_connect", lambda connection: None)
@@ -239,7 +239,7 @@ def test_the_follower_gets_the_password_of_the_source(
     monkeypatch.setattr(ToolConnection, "pipeline", lambda connection, requests: [b"no"])
     assert Pair(url, "redis://new:2").begin()
     user, password = ("mover", "own") if "own" in url else ("", "shared")
-    assert requests[1:] == [
+    assert requests[2:] == [
         ("redis://new:2", "CONFIG", "SET", "masterauth", password),
         ("redis://new:2", "CONFIG", "SET", "masteruser", user),
         ("redis://new:2", "REPLICAOF", "old", 1),

@@ -130,6 +130,16 @@ def test_each_way_takes_tls_and_a_password(
     theirs.config_set("min-replicas-to-write", 0)
     with following(url_of(source), url_of(server)):
         wait_until(lambda: ours.xlen("s") == 2)
+        # Redis 7.0 does not tell its replicas how many entries a group has read.
+        theirs.xgroup_create("s", "g", id="0")
+        theirs.xreadgroup("g", "ann", {"s": ">"})
+        wait_until(lambda: ours.xpending("s", "g")["pending"] == 2)
+        done = run("compare", url_of(source), url_of(server), "--as-replica")
+        assert done.returncode == 0, done.stdout
+    done = run("import", url_of(server), "--to", url_of(source), "--follow")
+    assert (done.returncode, theirs.info("replication")["role"]) == (1, "master")
+    assert "is not a millstream server" in done.stderr
+    assert run("import", url_of(source), "--to", "http://new").returncode == 2
 
 
 def test_a_millstream_server_is_followed_with_its_own_lag(
