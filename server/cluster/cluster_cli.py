@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from millstream.cli_error import CliError
 from millstream.errors import DataError, StartError, counted
+from millstream.seconds import Seconds
 from millstream.server.cluster.slot_map import read_map
-from millstream.server.cluster.store.records import MEMBERS_MAX
+from millstream.server.cluster.store.records import MEMBERS_MAX, ShardChange
 from millstream.server.cluster.store.store_opening import StoreSettings
 from millstream.server.cluster.store_cli import (
     STORED_SHARDS_MAX,
     create,
     has_all,
     look,
+    reshape,
     rows_of,
     run_with_store,
     store_options,
@@ -27,12 +30,13 @@ from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.repair.destination import Unusable, stoppable
 from millstream.server.serve_cli import SHARDS_MAX
 
+F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 @click.group()
 def cluster() -> None:
-    """Create a cluster, look at it, or copy its data for another number of nodes."""
+    """Create a cluster, look at it and change it, or copy its data for another number of nodes."""
 
 
 @cluster.command()
@@ -146,6 +150,62 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(f"{first}-{last}" for first, last in value)
     return "-" if value is None else str(value)
+
+
+def _timeout(default_s: int) -> Callable[[F], F]:
+    return click.option(
+        "--timeout", "timeout_s", type=Seconds(min=0), default=default_s, show_default=True,
+        metavar="SECONDS", help="Time to wait until the data is copied.",
+    )  # fmt: skip
+
+
+@cluster.command()
+@click.argument("shard")
+@click.argument("node")
+@store_options
+@_timeout(3600)
+def add(shard: str, node: str, timeout_s: float, **settings: str) -> None:
+    """Make NODE a further member of SHARD.
+
+    NODE is the ID of a node that runs and is no member of a shard, or the beginning of the ID. It
+    is a member as soon as it has the data of the shard.
+    """
+    _reshape(ShardChange(node, ""), shard, timeout_s, settings)
+
+
+@cluster.command()
+@click.argument("shard")
+@click.argument("node")
+@store_options
+@_timeout(60)
+def remove(shard: str, node: str, timeout_s: float, **settings: str) -> None:
+    """Take the member NODE out of SHARD, which then has one member less.
+
+    NODE is the ID of a member that is not the primary, or the beginning of the ID; it need not run.
+    It leaves as soon as enough of the others have all that was confirmed.
+    """
+    _reshape(ShardChange("", node), shard, timeout_s, settings)
+
+
+@cluster.command()
+@click.argument("old")
+@click.argument("new")
+@store_options
+@_timeout(3600)
+def replace(old: str, new: str, timeout_s: float, **settings: str) -> None:
+    """Make the node NEW a member of the shard of OLD, in place of OLD.
+
+    OLD is the ID of a member that is not the primary, or the beginning of the ID; it need not run.
+    NEW has to run: a node whose disk was lost has a new ID when it starts again.
+    """
+    _reshape(ShardChange(new, old), "", timeout_s, settings)
+
+
+def _reshape(change: ShardChange, shard: str, timeout_s: float, settings: dict[str, str]) -> None:
+    name = run_with_store(
+        StoreSettings(**settings), lambda store: reshape(store, change, shard, timeout_s)
+    )
+    click.echo(f"shard {name} has its new members")
 
 
 @cluster.command()

@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
 
 from millstream.cli_error import CliError
 from millstream.errors import counted
+from millstream.server.cluster.cluster_view import ClusterView, view_of
+from millstream.server.cluster.reshaping import reshaped
 from millstream.server.cluster.slot_map import last_slot, new_id
 from millstream.server.cluster.store.records import (
+    CHANGE,
     CONFIG,
-    LEASE,
     MAP,
-    NODE,
     SHARD,
     VERSION,
     Format,
-    Holder,
-    NodeRecord,
     RecordError,
+    ShardChange,
     ShardRecord,
     SlotRanges,
-    decode,
     encode,
 )
-from millstream.server.cluster.store.store import Change, Compare, Refused, Store, Unreachable
+from millstream.server.cluster.store.store import (
+    Change,
+    Compare,
+    Grant,
+    Refused,
+    Store,
+    Unreachable,
+)
 from millstream.server.cluster.store.store_opening import StoreSettings, open_store
 
 STORED_SHARDS_MAX = 100  # etcd takes 128 changes in a transaction
+ORDER_S = 30  # how long an order lasts after its command line was last heard
+AGAIN_S = 0.3
 
 F = TypeVar("F", bound=Callable[..., Any])
 Result = TypeVar("Result")
-Record = TypeVar("Record", Holder, NodeRecord)
 
 
 def store_options(function: F) -> F:
@@ -95,35 +103,29 @@ async def create(store: Store, shards: int, members: int, durable: int) -> None:
 
 async def look(store: Store) -> dict[str, Any]:
     """The shards and their members, for --json."""
-    values = (await store.read()).values
-    if CONFIG not in values or MAP not in values:
-        raise CliError(
-            "etcd has no cluster with this name: create it with `millstream cluster init`"
-        )
-    decode(Format, values[CONFIG].data, CONFIG)
-    slots = decode(SlotRanges, values[MAP].data, MAP)
-
-    def record(kind: type[Record], name: str) -> Record | None:
-        return decode(kind, values[name].data, name) if name in values else None
-
+    view = view_of(await store.read())
     shards = []
-    for key in sorted((key for key in values if key.startswith(SHARD)), key=_numbered):
-        name = key.removeprefix(SHARD)
-        shard = decode(ShardRecord, values[key].data, key)
-        has_lease = record(Holder, LEASE + name) == (shard.primary, shard.term)
-        members = [(node, record(NodeRecord, NODE + node)) for node in shard.members]
+    for name in sorted(view.shards, key=_numbered):
+        shard = view.shards[name].record
+        holder = view.holders.get(name)
         shards.append(
             {
                 "shard": name,
                 "term": shard.term,
-                "slots": [list(row[:2]) for row in slots.ranges if row[2] == name],
+                "slots": [list(row[:2]) for row in view.map.ranges if row[2] == name],
                 "size": shard.size,
                 "durable": shard.durable,
-                "lease": has_lease,
-                "members": [_member(node, found, shard.primary) for node, found in members],
+                "lease": holder is not None and holder.record == (shard.primary, shard.term),
+                "members": [_member(node, view, shard.primary) for node in shard.members],
             }
         )
-    return {"epoch": slots.epoch, "shards": shards}
+    return {"epoch": view.map.epoch, "shards": shards, "waiting": _waiting(view)}
+
+
+def _waiting(view: ClusterView) -> list[dict[str, Any]]:
+    """The nodes that run and are members of no shard."""
+    names = sorted(node for node in view.nodes if view.shard_of(node) is None)
+    return [_member(node, view, "") for node in names]
 
 
 def _numbered(name: str) -> tuple[int, str]:
@@ -131,10 +133,13 @@ def _numbered(name: str) -> tuple[int, str]:
     return len(name), name
 
 
-def _member(node: str, record: NodeRecord | None, primary: str) -> dict[str, Any]:
+def _member(node: str, view: ClusterView, primary: str) -> dict[str, Any]:
+    found = view.nodes.get(node)
+    record = None if found is None else found.record
+    role = "replica" if view.shard_of(node) else "-"
     return {
         "node": node,
-        "role": "primary" if node == primary else "replica",
+        "role": "primary" if node == primary else role,
         "health": "not running" if record is None else "online",
         "host": record and record.host,
         "port": record and (record.port or record.tls_port),
@@ -159,15 +164,93 @@ def rows_of(description: dict[str, Any]) -> Iterator[list[str]]:
     for shard in description["shards"]:
         slots = " ".join(f"{first}-{last}" for first, last in shard["slots"]) or "-"
         for member in shard["members"]:
-            health = member["health"]
-            if member["role"] == "primary" and health == "online" and not shard["lease"]:
-                health = "no lease"
-            address = "-" if member["host"] is None else f"{member['host']}:{member['port']}"
-            yield [
-                *(shard["shard"], str(shard["term"]), member["role"], health, address),
-                *(member["zone"] or "-", member["node"], slots),
-            ]
+            is_held = member["role"] != "primary" or shard["lease"]
+            yield [shard["shard"], str(shard["term"]), *_texts(member, is_held=is_held), slots]
         missing = shard["size"] - len(shard["members"])
         if missing > 0:
             wanted = f"{counted(missing, 'member')} missing"
             yield [shard["shard"], str(shard["term"]), "-", wanted, "-", "-", "-", slots]
+    for member in description["waiting"]:
+        yield ["-", "-", *_texts(member, is_held=True), "-"]
+
+
+def _texts(member: dict[str, Any], *, is_held: bool) -> list[str]:
+    health = member["health"] if is_held or member["health"] != "online" else "no lease"
+    address = "-" if member["host"] is None else f"{member['host']}:{member['port']}"
+    return [member["role"], health, address, member["zone"] or "-", member["node"]]
+
+
+# Other members
+
+
+async def reshape(store: Store, change: ShardChange, shard: str, timeout_s: float) -> str:
+    """Order a change of the members of a shard (""; that of the node which leaves), and wait until
+    its primary has carried it out; the name of the shard. CliError if it does not."""
+    view = view_of(await store.read())
+    change = ShardChange(*(_node_of(view, text) for text in change))
+    shard = shard or view.shard_of(change.remove) or ""
+    found = view.shards.get(shard)
+    if found is None:
+        known = ", ".join(sorted(view.shards, key=_numbered))
+        raise CliError(
+            f"there is no shard {shard}: the cluster has {known}"
+            if shard
+            else f"the node {change.remove} is no member of a shard"
+        )
+    if change.add and change.add not in view.nodes:
+        raise CliError(f"the node {change.add} does not run: start it first")
+    try:
+        reshaped(found.record, change, view.shards)
+    except ValueError as problem:
+        raise CliError(f"shard {shard}: {problem}") from None
+    lease = await store.grant(ORDER_S)
+    try:
+        compares = [Compare(SHARD + shard, found.version), Compare(CHANGE + shard, 0)]
+        order = Change(CHANGE + shard, encode(change), lease.id)
+        commit = await store.commit(compares, [order])
+        if not commit.done:
+            raise CliError(f"shard {shard} is being changed at this moment: try again")
+        await _wait_for(store, change, shard, commit.revision, lease, timeout_s)
+    finally:
+        with suppress(Unreachable, Refused):
+            await store.revoke(lease.id)
+    return shard
+
+
+def _node_of(view: ClusterView, text: str) -> str:
+    """The ID of a node that begins with this text; "" for ""."""
+    known = {*view.nodes, *(one for found in view.shards.values() for one in found.record.members)}
+    fitting = sorted(node for node in known if node.startswith(text.lower()))
+    if text and len(fitting) != 1:
+        few = f"{len(fitting)} nodes have" if fitting else "no node of the cluster has"
+        raise CliError(f"{few} an ID that begins with {text}")
+    return fitting[0] if text else ""
+
+
+async def _wait_for(
+    store: Store, change: ShardChange, shard: str, version: int, lease: Grant, timeout_s: float
+) -> None:
+    """Keep the order alive until it is carried out."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + timeout_s
+    kept_s = loop.time()
+    while True:
+        view = view_of(await store.read())
+        if shard not in view.changes:
+            members = view.shards[shard].record.members
+            if change.remove in members or (change.add and change.add not in members):
+                raise CliError(f"the primary of shard {shard} has refused this: see its log")
+            return
+        if loop.time() > end_s:
+            break
+        if loop.time() - kept_s > lease.ttl_s / 4:
+            kept_s = loop.time()
+            await store.keep_alive(lease.id)
+        await asyncio.sleep(AGAIN_S)
+    removal = Change(CHANGE + shard, None)
+    if (await store.commit([Compare(CHANGE + shard, version)], [removal])).done:
+        raise CliError(
+            f"nothing has changed: within {timeout_s:g} s, the members of shard {shard} that stay "
+            "or join did not have everything that was confirmed"
+        )
+    await _wait_for(store, change, shard, version, lease, timeout_s)

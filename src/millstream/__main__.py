@@ -57,7 +57,7 @@ COMMANDS = {
     ),
     "cluster": Subcommand(
         "millstream.server.cluster.cluster_cli:cluster",
-        "Create a cluster, look at it, or copy its data for another number of nodes.",
+        "Create a cluster, look at it and change it, or copy its data for another number of nodes.",
     ),
     "import": Subcommand(
         "millstream.server.moving.import_cli:import_",

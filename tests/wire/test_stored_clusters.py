@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -14,19 +16,23 @@ from tests.support.etcd import Etcd
 from tests.support.shards import free_range
 
 from millstream.__main__ import main
+from millstream.server.cluster.cluster_view import view_of
+from millstream.server.cluster.reshaping import reshaped
 from millstream.server.cluster.store.records import (
     Holder,
     NodeRecord,
+    ShardChange,
     ShardRecord,
     SlotRanges,
     decode,
     encode,
 )
-from millstream.server.cluster.store.store import Change
+from millstream.server.cluster.store.store import Change, Compare
 from millstream.server.cluster.store.store_opening import StoreSettings, open_store
 
-A, B = "a" * 40, "b" * 40
+A, B, C = "a" * 40, "b" * 40, "c" * 40
 Run = Callable[..., Result]
+Carry = Callable[[ShardRecord, ShardChange], ShardRecord | None]
 numbers = count(1)
 
 
@@ -66,7 +72,7 @@ def test_init_divides_the_slots(run: Run, settings: StoreSettings) -> None:
 
 
 def test_status_shows_what_is_missing(run: Run, settings: StoreSettings) -> None:
-    assert "no cluster with this name" in run("status").output
+    assert "the cluster does not exist in etcd" in run("status").output
     assert run("init", "--shards", "10", "--members", "2", "--durable", "0").exit_code == 0
     lines = run("status").output.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [f"s{number}" for number in range(1, 11)]
@@ -104,6 +110,93 @@ def test_status_shows_what_is_missing(run: Run, settings: StoreSettings) -> None
     assert "shard/s1 in etcd has no members" in run("status").output
     write(settings, Change("config", b'{"version":2}'))
     assert "version 2, which this program does not know" in run("status").output
+
+
+@contextmanager
+def primary(settings: StoreSettings, carry_out: Carry) -> Iterator[None]:
+    """Carries out orders as the primary of a shard does, in a thread."""
+    over = threading.Event()
+
+    async def work() -> None:
+        store = open_store(settings)
+        while not over.is_set():
+            view = view_of(await store.read())
+            for name, found in view.changes.items():
+                record = carry_out(view.shards[name].record, found.record)
+                changes = [Change(f"change/{name}", None)]
+                changes += [Change(f"shard/{name}", encode(record))] if record else []
+                await store.commit([Compare(f"change/{name}", found.version)], changes)
+            await asyncio.sleep(0.05)
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.fixture
+def shard(run: Run, settings: StoreSettings) -> ShardRecord:
+    """That of a cluster whose nodes A, B and C run; C is a member of no shard."""
+    assert run("init", "--shards", "1", "--members", "2").exit_code == 0
+    record = ShardRecord("c" * 40, 4, A, (A, B), 2, 1)
+    nodes = [NodeRecord("10.0.0.1", 6455, 0, "", "", "0.1.0", "") for _ in range(3)]
+    changes = [Change(f"node/{n}", encode(node)) for n, node in zip((A, B, C), nodes, strict=True)]
+    write(settings, Change("shard/s1", encode(record)), *changes)
+    return record
+
+
+def stored_shard(settings: StoreSettings) -> ShardRecord:
+    return view_of(asyncio.run(open_store(settings).read())).shards["s1"].record
+
+
+def obey(record: ShardRecord, change: ShardChange) -> ShardRecord:
+    return reshaped(record, change, {})
+
+
+@pytest.mark.usefixtures("shard")
+def test_members_change_when_the_primary_has_obeyed(run: Run, settings: StoreSettings) -> None:
+    waiting = run("status").output.splitlines()[-1].split()
+    assert waiting == ["-", "-", "-", "online", "10.0.0.1:6455", "-", C, "-"]
+    with primary(settings, obey):
+        added = run("add", "s1", C[:8])
+        assert (added.exit_code, added.output) == (0, "shard s1 has its new members\n")
+        assert stored_shard(settings).members == (A, B, C)
+        assert run("remove", "s1", B).exit_code == 0
+        assert stored_shard(settings).members == (A, C)
+        assert run("replace", C, B).exit_code == 0
+    assert stored_shard(settings)[1:] == (7, A, (A, B), 2, 1)
+    assert not view_of(asyncio.run(open_store(settings).read())).changes
+
+
+def test_an_order_without_effect_is_withdrawn(
+    run: Run, settings: StoreSettings, shard: ShardRecord
+) -> None:
+    late = run("replace", B, C, "--timeout", "0.5")
+    assert late.exit_code == 1
+    assert "nothing has changed: within 0.5 s" in late.output
+    write(settings, Change("change/s1", encode(ShardChange(C, ""))))
+    assert "being changed at this moment" in run("add", "s1", C).output
+    write(settings, Change("change/s1", None))
+    with primary(settings, lambda record, change: None):
+        assert "has refused this" in run("add", "s1", C).output
+    assert stored_shard(settings) == shard
+    assert not view_of(asyncio.run(open_store(settings).read())).changes
+    for words, reason in (
+        ("remove s1 " + A, "is its primary: use CLUSTER FAILOVER"),
+        ("remove s1 " + B, "it needs 2 to 16 members"),
+        ("remove s2 " + B, "there is no shard s2: the cluster has s1"),
+        ("remove s1 " + C, "is not one of its members"),
+        ("add s1 " + B, "is a member of a shard already"),
+        ("add s1 dddd", "no node of the cluster has an ID that begins with dddd"),
+        (f"replace {C} {B}", "is no member of a shard"),
+    ):
+        refused = run(*words.split())
+        assert (refused.exit_code, reason in refused.output) == (1, True), refused.output
+    write(settings, Change(f"node/{C}", None))
+    assert "no node of the cluster" in run("add", "s1", C).output
 
 
 @pytest.mark.parametrize(
