@@ -22,7 +22,7 @@ from millstream.storage.blocks.layout cimport View
 from millstream.storage.blocks.skiplist_pages cimport Place, no_place, view_block
 from millstream.storage.keyspace.keyspace_core cimport AT_ONCE, DatabaseCore as Database
 from millstream.storage.log.entry_log cimport Walk
-from millstream.storage.log.trimming cimport delete_between, delete_ids
+from millstream.storage.log.trimming cimport HeadRun, delete_between, delete_ids
 from millstream.storage.streams.head_eviction cimport (
     evict_before, evict_every, evict_settled, lost_by_trim, missed_by_trim,
 )
@@ -150,8 +150,10 @@ cdef uint32_t keep_with_groups(Context ctx, bytes key, Stream stream) except? 0x
     cdef RetentionPolicy policy = stream.policy
     cdef Limits limits = hard_limits_of(policy)
     cdef EntryId held
+    cdef HeadRun run
     cdef bint is_held = False
     cdef TrimPoint cut
+    run.has_following = False
     cut.more = False
     cut.blocks = 0
     if is_limited(&limits):
@@ -159,9 +161,9 @@ cdef uint32_t keep_with_groups(Context ctx, bytes key, Stream stream) except? 0x
         if cut.some:
             take_held(ctx, key, stream, &cut)
     if stream.group_set is not None:
-        is_held = find_first_held(stream, &held)
+        is_held = find_first_held(stream, &held, &run)
     if policy.evict == EVICT_DONE and stream.group_set is not None:
-        evict_free(ctx, key, stream, &held if is_held else NULL)
+        evict_free(ctx, key, stream, &held if is_held else NULL, &run)
         if is_held:
             note_first_kept(stream, held)
     elif not cut.more:
@@ -169,7 +171,7 @@ cdef uint32_t keep_with_groups(Context ctx, bytes key, Stream stream) except? 0x
         find_trim_point(
             stream, &limits, ctx.now_ms, &held if is_held else NULL, BLOCKS_AT_ONCE, &cut)
         if cut.some:
-            evict_free(ctx, key, stream, NULL if cut.all else &cut.first)
+            evict_free(ctx, key, stream, NULL if cut.all else &cut.first, &run)
     if is_held and not policy.sweep_due and reaches_past(stream, held, ctx.now_ms):
         if not delete_singles(ctx, key, stream, STEPS_AT_ONCE) or has_block_after(stream, held):
             schedule_sweep(ctx, key, stream)
@@ -205,13 +207,15 @@ cdef int take_held(Context ctx, bytes key, Stream stream, const TrimPoint* cut) 
     return ctx.count_change(key, b"xtrim", evicted)
 
 
-cdef int evict_free(Context ctx, bytes key, Stream stream, const EntryId* first) except -1:
-    """Evict the entries below an ID, all for NULL; no group holds one of them."""
+cdef int evict_free(Context ctx, bytes key, Stream stream, const EntryId* first,
+                    const HeadRun* run) except -1:
+    """Evict the entries below an ID, all for NULL; no group holds one of them. run: as in
+    `evict_settled`."""
     cdef uint64_t evicted
     if stream.length == 0 or first != NULL and not has_before(stream, first[0]):
         return 0
     record_passes(ctx, key, stream)
-    evicted = evict_settled(stream, first)
+    evicted = evict_settled(stream, first, run)
     if evicted == 0:
         return 0
     if first == NULL:
@@ -331,10 +335,11 @@ cdef uint32_t sweep(Context ctx, bytes key, Stream stream) except? 0xffffffff:
     cdef RetentionPolicy policy = stream.policy
     cdef Limits limits = limits_of(policy)
     cdef EntryId held, next_block
+    cdef HeadRun run
     cdef bint more = False
     cdef list runs
     policy.sweep_due = False
-    if not policy.evict or stream.group_set is None or not find_first_held(stream, &held) or (
+    if not policy.evict or stream.group_set is None or not find_first_held(stream, &held, &run) or (
             not reaches_past(stream, held, ctx.now_ms)):
         return 0
     if id_less(held.ms, held.seq, policy.sweep_from.ms, policy.sweep_from.seq):

@@ -112,23 +112,69 @@ cdef uint64_t evict_in(EntryLog log, View* view, EntryId first) noexcept:
 cdef bint evict_few(EntryLog log, View* view, EntryId first) noexcept:
     """Like `evict_in`, for a few entries of a block without deleted entries; False, without a
     change, if there are more. A trim by ID or age after each append evicts one entry at a time."""
+    cdef HeadRun run
+    if not read_head_run(log, view, first, &run):
+        return False
+    if run.count:
+        log.head_gone += run.count
+        note_evicted_id(log, run.last.ms, run.last.seq)
+    return True
+
+
+cdef bint read_head_run(EntryLog log, const View* view, EntryId first, HeadRun* run) noexcept:
+    """Get the entries below `first` of the first block, which has no deleted entries; False if they are
+    many."""
     cdef Cursor cursor
-    cdef EntryId last
-    cdef uint64_t gone = log.head_gone
-    cursor_to_index(&cursor, view, <uint32_t>gone)
+    run.count = 0
+    run.has_following = False
+    cursor_to_index(&cursor, view, <uint32_t>log.head_gone)
     for _ in range(EVICTED_FEW):
-        if not cursor_next(&cursor, view) or not id_less(
-                cursor.entry.ms, cursor.entry.seq, first.ms, first.seq):
-            break
-        last.ms = cursor.entry.ms
-        last.seq = cursor.entry.seq
-        gone += 1
+        if not cursor_next(&cursor, view):
+            return True
+        if not id_less(cursor.entry.ms, cursor.entry.seq, first.ms, first.seq):
+            run.following = EntryId(cursor.entry.ms, cursor.entry.seq)
+            run.has_following = True
+            return True
+        run.last = EntryId(cursor.entry.ms, cursor.entry.seq)
+        run.count += 1
+    return False
+
+
+cdef bint find_head_run(EntryLog log, EntryId first, HeadRun* run) noexcept:
+    """Get the entries below `first` in the frequent case: they are few, and the first block has no
+    deleted entries and keeps at least one. False in other cases."""
+    cdef View view
+    return view_head(log, &view) and view.live == view.count and (
+        read_head_run(log, &view, first, run) and run.has_following)
+
+
+cdef uint64_t evict_head_run(EntryLog log, const HeadRun* run) noexcept:
+    """Evict the entries that were found, if the log has not changed since; returns their number."""
+    if run.count:
+        note_evicted_id(log, run.last.ms, run.last.seq)
+        keep_from(log, run.count, run.following)
+    return run.count
+
+
+cdef inline bint view_head(EntryLog log, View* view) noexcept:
+    """View the first block; False without one."""
+    cdef Place place = log.head_place()
+    if place.page != NULL:
+        view_block(place, view)
+    elif log.has_tail():
+        log.tail.view(view)
     else:
         return False
-    if gone > log.head_gone:
-        log.head_gone = gone
-        note_evicted_id(log, last.ms, last.seq)
     return True
+
+
+cdef inline void keep_from(EntryLog log, uint64_t count, EntryId first) noexcept:
+    """Hide the oldest `count` entries, those before `first` in the first block."""
+    log.head_gone += count
+    log.head_ms = first.ms
+    log.head_seq = first.seq
+    log.length -= count
+    log.entries_evicted += count
 
 
 cdef uint64_t evict_oldest(EntryLog log, uint64_t count, EntryId first_max) noexcept:
@@ -138,12 +184,7 @@ cdef uint64_t evict_oldest(EntryLog log, uint64_t count, EntryId first_max) noex
     cdef Cursor cursor
     cdef EntryId last
     cdef View view
-    cdef Place place = log.head_place()
-    if place.page != NULL:
-        view_block(place, &view)
-    elif log.has_tail():
-        log.tail.view(&view)
-    else:
+    if not view_head(log, &view):
         return 0
     if view.live != view.count or log.head_gone + count >= view.count:
         return 0
@@ -155,11 +196,7 @@ cdef uint64_t evict_oldest(EntryLog log, uint64_t count, EntryId first_max) noex
     if id_less(first_max.ms, first_max.seq, cursor.entry.ms, cursor.entry.seq):
         return 0
     note_evicted_id(log, last.ms, last.seq)
-    log.head_gone += count
-    log.head_ms = cursor.entry.ms
-    log.head_seq = cursor.entry.seq
-    log.length -= count
-    log.entries_evicted += count
+    keep_from(log, count, EntryId(cursor.entry.ms, cursor.entry.seq))
     return count
 
 

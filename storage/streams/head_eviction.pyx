@@ -5,7 +5,9 @@ from libc.stdint cimport UINT64_MAX as MAX, uint64_t
 
 from millstream.entry_id cimport EntryId
 from millstream.storage.groups.group cimport Group
-from millstream.storage.log.trimming cimport evict_all, evict_below, evict_oldest
+from millstream.storage.log.trimming cimport (
+    HeadRun, evict_all, evict_below, evict_head_run, evict_oldest,
+)
 from millstream.storage.streams.missed_entries cimport MissedEntries
 from millstream.storage.streams.stream cimport Stream
 from millstream.storage.streams.stream_groups cimport all_groups, groups_by_name
@@ -36,11 +38,14 @@ cdef inline bint may_free_later(Stream stream) noexcept:
     return stream.policy is None or not (stream.policy.max_bytes or stream.policy.hard_bytes)
 
 
-cdef uint64_t evict_settled(Stream stream, const EntryId* first) except? 0xffffffffffffffff:
+cdef uint64_t evict_settled(Stream stream, const EntryId* first,
+                            const HeadRun* run) except? 0xffffffffffffffff:
     """Evict the entries below `first`, all for NULL; returns their number. No group holds one of them, so
-    none is missed."""
+    none is missed. run: these entries, if they were found before."""
     if first == NULL:
         return evict_all(stream)
+    if run.has_following and run.following.ms == first.ms and run.following.seq == first.seq:
+        return evict_head_run(stream, run)
     return evict_below(stream, first[0], may_free_later(stream))
 
 

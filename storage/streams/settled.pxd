@@ -2,6 +2,7 @@ from libc.stdint cimport uint64_t
 
 from millstream.entry_id cimport EntryId
 from millstream.storage.groups.group cimport Group
+from millstream.storage.log.trimming cimport HeadRun
 from millstream.storage.streams.retention cimport Limits
 from millstream.storage.streams.stream cimport Stream
 
@@ -14,7 +15,7 @@ cdef enum:
 
 
 cdef bint first_held_in(Group group, EntryId start, EntryId* held) noexcept
-cdef bint find_first_held(Stream stream, EntryId* held) except -1
+cdef bint find_first_held(Stream stream, EntryId* held, HeadRun* run) except -1
 cdef int note_first_kept(Stream stream, EntryId entry) noexcept
 cdef list settled_runs(Stream stream, const Limits* limits, uint64_t now_ms, EntryId start,
                        EntryId* next, bint* more)

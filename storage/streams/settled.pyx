@@ -17,6 +17,7 @@ from millstream.storage.groups.key_order cimport KeyOrder
 from millstream.storage.groups.pending cimport Pending, PendingAt
 from millstream.storage.groups.pending_chunks cimport first_pending, next_pending
 from millstream.storage.log.entry_log cimport Walk
+from millstream.storage.log.trimming cimport HeadRun, find_head_run
 from millstream.storage.streams.retention cimport is_over, whole_bytes
 from millstream.storage.streams.stream cimport RetentionPolicy, Stream
 from millstream.storage.streams.stream_groups cimport all_groups
@@ -51,12 +52,12 @@ cdef list known_groups(RetentionPolicy policy, Stream stream):
     return policy.groups
 
 
-cdef bint find_first_held(Stream stream, EntryId* held) except -1:
+cdef bint find_first_held(Stream stream, EntryId* held, HeadRun* run) except -1:
     """Get the oldest entry that a group holds; False when there is none. The stream has a policy and
-    groups. If the groups have very many deleted entries pending, it may be one that none holds, after
+    groups. run: the entries before it, if they were read. If the groups have very many deleted entries pending, it may be one that none holds, after
     others that are settled."""
     cdef RetentionPolicy policy = stream.policy
-    return oldest_held(stream, known_groups(policy, stream), LEAPS_MAX, &policy.holder, held)
+    return oldest_held(stream, known_groups(policy, stream), LEAPS_MAX, &policy.holder, held, run)
 
 
 # The stream that was settled last, and its first kept ID, which was that of an entry. It still is as long
@@ -88,7 +89,7 @@ cdef inline bint has_first_kept(Stream stream) noexcept:
 
 
 cdef bint oldest_held(Stream stream, list groups, int leaps_max, Py_ssize_t* holder,
-                      EntryId* held) except -1:
+                      EntryId* held, HeadRun* run) except -1:
     """`find_first_held` among these groups. The search begins with the one with the number `holder`,
     which becomes the number of the one that holds the entry."""
     cdef Walk walk
@@ -97,6 +98,7 @@ cdef bint oldest_held(Stream stream, list groups, int leaps_max, Py_ssize_t* hol
     cdef Py_ssize_t count = len(groups)
     cdef bint found
     cdef bint exists = has_first_kept(stream)
+    run.has_following = False
     if stream.length == 0:
         return False
     held[0] = EntryId(stream.head_ms, stream.head_seq)
@@ -117,10 +119,13 @@ cdef bint oldest_held(Stream stream, list groups, int leaps_max, Py_ssize_t* hol
                 break
         if not found:
             return False
-        stream.walk_start(&walk, lowest)
-        if not stream.walk_next(&walk):
-            return False
-        held[0] = EntryId(walk.cursor.entry.ms, walk.cursor.entry.seq)
+        if find_head_run(stream, lowest, run):
+            held[0] = run.following
+        else:
+            stream.walk_start(&walk, lowest)
+            if not stream.walk_next(&walk):
+                return False
+            held[0] = EntryId(walk.cursor.entry.ms, walk.cursor.entry.seq)
         exists = True
         if lowest.ms == held.ms and lowest.seq == held.seq:
             return True
@@ -231,6 +236,7 @@ def oldest_held_entry(Stream stream not None) -> tuple[bytes, tuple[int, int]] |
     cdef list groups = all_groups(stream.group_set)
     cdef Py_ssize_t holder = 0
     cdef EntryId held
-    if not groups or not oldest_held(stream, groups, SHOWN_LEAPS_MAX, &holder, &held):
+    cdef HeadRun run
+    if not groups or not oldest_held(stream, groups, SHOWN_LEAPS_MAX, &holder, &held, &run):
         return None
     return (<Group>groups[holder]).name, (held.ms, held.seq)
