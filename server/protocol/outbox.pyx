@@ -342,6 +342,8 @@ cdef class Outbox:
         cdef uint64_t end_bytes = self.bytes_out + TURN_BYTES
         cdef Py_ssize_t sent = 0
         self.releasing = False
+        if self.hold_point is not None and self.hold_point.seq < self.durable_seq:
+            self.durable_seq = self.hold_point.seq  # in a later turn: a lease may have ended
         while self.held and self.held[0][0] <= self.durable_seq:
             if sent == TURN_CLIENTS or self.bytes_out > end_bytes:
                 self.releasing = True

@@ -94,8 +94,8 @@ class Confirming:
         self.feeds.source.term = self.feeds.source.confirmed_seq = 0
         self.hold_point.least = 0
 
-    def extend_lease(self, until_ms: int) -> None:
-        self.lease.until_ms = until_ms
+    def extend_lease(self, left_ms: int, since_ms: int) -> None:
+        self.lease.until_ms = since_ms + left_ms
         self.update()
         self.executor.outbox.durable(self.persistence.commits.durable_seq)
 

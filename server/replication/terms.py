@@ -104,6 +104,11 @@ class Terms:
 
     # What others ask
 
+    def steady_ms(self) -> int:
+        """The clock for `extend_lease`. Read before another clock that has the end of the lease, it
+        makes the lease shorter rather than longer if this process is suspended between the two."""
+        return self._role.machine.steady_clock()
+
     @property
     def is_leading(self) -> bool:
         return self.confirming.is_leading
@@ -206,9 +211,10 @@ class Terms:
         log.warning("this server follows %s, the primary of term %d", link.address, term)
         self._role.machine.scheduler.call_soon(link.connect)
 
-    def extend_lease(self, until_ms: int) -> None:
-        """With `durable` 0: this server may confirm until this time on the steady clock."""
-        self.confirming.extend_lease(until_ms)
+    def extend_lease(self, left_ms: int, since_ms: int | None = None) -> None:
+        """With `durable` 0: this server may confirm for this time from `since_ms` on (`steady_ms`;
+        None: now). 0 ends the lease."""
+        self.confirming.extend_lease(left_ms, self.steady_ms() if since_ms is None else since_ms)
 
     def _set_size(self, members: Collection[str], durable: int) -> None:
         self._members = frozenset(members) - {self.node}

@@ -55,6 +55,10 @@ def id_of_node(index: int) -> str:
     return f"{index:040x}"
 
 
+def promise_words(term: int) -> tuple[bytes, ...]:
+    return b"CLUSTER", b"PROMISE", SHARD, b"%d" % term
+
+
 class Asked(NamedTuple):
     """The state when a request was sent: the last frame of the server, and the greatest term that
     had confirmed something."""
@@ -219,7 +223,7 @@ class TermsFleet(Fleet):
             ):
                 self._guarded(
                     one.node,
-                    partial(one.node.terms.extend_lease, one.sent_ms + LEASE_MS - MARGIN_MS),
+                    partial(one.node.terms.extend_lease, LEASE_MS - MARGIN_MS, one.sent_ms),
                 )
 
     def _arrive(self, one: KeepAlive) -> None:
@@ -266,7 +270,7 @@ class TermsFleet(Fleet):
     def _ask_one(self, node: FleetNode, term: int) -> None:
         client = node.accept()
         node.ask(client, b"CLUSTER", b"PEER", SECRET)
-        node.ask(client, b"CLUSTER", b"PROMISE", SHARD, b"%d" % term)
+        node.ask(client, *promise_words(term))
 
     def _promised(self, client: FleetClient, term: int, reply: Reply) -> None:
         election = self.election
@@ -293,7 +297,8 @@ class TermsFleet(Fleet):
         if election.before != self.term or election.candidate in self.without_store:
             self.note("late election")
             return
-        best = max(election.promises, key=lambda index: (election.promises[index], index))
+        most = max(election.promises.values())
+        best = self.chance.choice([one for one, last in election.promises.items() if last == most])
         self.primaries[election.term] = best
         self.note("elected", f"{best} for term {election.term}: {election.promises}")
 
@@ -416,7 +421,7 @@ class TermsFleet(Fleet):
         while step == 2 and self._answers:
             one, is_granted = self._answers.pop(0)
             if is_granted and one.node is self.nodes[one.node.index]:
-                one.node.terms.extend_lease(one.sent_ms + LEASE_MS - MARGIN_MS)
+                one.node.terms.extend_lease(LEASE_MS - MARGIN_MS, one.sent_ms)
 
     def _elect_in_steps(self) -> None:
         """One step of an election each second. A promise may have been lost with its server."""

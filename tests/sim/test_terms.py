@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.sim.fleet_node import FleetClient
-from tests.sim.terms_fleet import SECRET, SHARD, TermsFleet, TermsNode, id_of_node
+from tests.sim.terms_fleet import SECRET, TermsFleet, TermsNode, id_of_node, promise_words
 from tests.support.resp import Error, Reply, Simple
 
 from millstream.commands.admin.replication import Acknowledged
@@ -23,6 +23,7 @@ class Shard(TermsFleet):
     def __init__(self, size: int = 3, durable: int = 1) -> None:
         self.sizes = ((size, durable),)
         self.replies: dict[tuple[bytes, ...], Reply] = {}
+        self.answers = 0
         super().__init__(1)
         for node in self.nodes:
             node.start()
@@ -32,6 +33,7 @@ class Shard(TermsFleet):
 
     def answered(self, client: FleetClient, words: tuple[bytes, ...], reply: Reply) -> None:
         self.replies[words] = reply
+        self.answers += 1
 
     def wait(self, ms: int = 1500) -> None:
         for _ in range(ms // 100):
@@ -49,7 +51,7 @@ class Shard(TermsFleet):
     def promise(self, index: int, term: int) -> object:
         client = self.members[index].accept()
         assert self.ask(index, b"CLUSTER", b"PEER", SECRET, client=client) == Simple("OK")
-        return self.ask(index, b"CLUSTER", b"PROMISE", SHARD, b"%d" % term, client=client)
+        return self.ask(index, *promise_words(term), client=client)
 
     def elect(self, index: int, term: int) -> TermsNode:
         """Only the new primary learns of it."""
@@ -139,7 +141,7 @@ def test_a_crash_before_a_promise_is_stored_leaves_it_unanswered() -> None:
     assert not node.replication.link.is_connected
     node.disk.mend()
     shard.wait()
-    assert shard.replies[b"CLUSTER", b"PROMISE", SHARD, b"2"] is not None
+    assert shard.replies[promise_words(2)] is not None
 
 
 def test_following_a_term_is_a_promise_of_it() -> None:
@@ -182,15 +184,13 @@ def test_the_standing_of_a_member_is_that_of_its_disk() -> None:
 def test_only_nodes_may_ask_for_promises() -> None:
     shard = Shard()
     unknown = "ERR unknown subcommand 'PROMISE'. Try CLUSTER HELP."
-    assert shard.ask(1, b"CLUSTER", b"PROMISE", SHARD, b"2") == unknown
+    assert shard.ask(1, *promise_words(2)) == unknown
     client = shard.nodes[1].accept()
     wrong = shard.ask(1, b"CLUSTER", b"PEER", b"guess", client=client)
     assert wrong == "ERR the secret is not that of this cluster"
-    assert shard.ask(1, b"CLUSTER", b"PROMISE", SHARD, b"2", client=client) == unknown
+    assert shard.ask(1, *promise_words(2), client=client) == unknown
     shard.ask(1, b"CLUSTER", b"PEER", SECRET, client=client)
-    other = shard.ask(1, b"CLUSTER", b"PROMISE", b"s2", b"2", client=client)
-    assert other == "ERR this server is no member of shard s2"
-    zero = shard.ask(1, b"CLUSTER", b"PROMISE", SHARD, b"0", client=client)
+    zero = shard.ask(1, *promise_words(0), client=client)
     assert zero == "ERR the number of a term is 1 or more"
     assert shard.members[1].terms.promised == 1
 
@@ -241,15 +241,36 @@ def test_a_primary_without_members_confirms_in_its_lease() -> None:
     shard = Shard(durable=0)
     primary = shard.members[0]
     assert shard.ask(0, *ADD) == DOWN
-    primary.terms.extend_lease(primary.steady_ms() + 500)
+    primary.terms.extend_lease(500)
     assert is_entry(shard.ask(0, *ADD))
     shard.rest(400)
     assert shard.ask(0, *READ) == NO_REPLY  # it has run before the server noticed
-    primary.terms.extend_lease(primary.steady_ms() + 500)
+    primary.terms.extend_lease(500)
     assert len(shard.replies[READ]) == 1  # type: ignore[arg-type]
     shard.wait()
     assert shard.ask(0, *READ) == DOWN
     assert not primary.terms.may_confirm()
+
+
+def test_a_lease_that_ends_holds_the_rest_of_the_replies() -> None:
+    """One turn of the loop sends a limited number of replies."""
+    shard = Shard(durable=0)
+    primary = shard.members[0]
+    primary.terms.extend_lease(10_000)
+    before = shard.answers
+    for _ in range(600):
+        primary.ask(primary.accept(), *ADD)
+    while shard.answers == before:
+        primary.step()
+    sent = shard.answers
+    assert sent < before + 600
+    primary.terms.confirming.lease.until_ms = 0  # it ends in this moment
+    while primary.has_work():
+        primary.step()
+    assert shard.answers == sent
+    primary.terms.extend_lease(10_000)
+    shard.rest()
+    assert shard.answers == before + 600
 
 
 def test_a_shard_of_one_confirms_alone() -> None:
