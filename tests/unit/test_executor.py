@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import copy
 from types import SimpleNamespace
 
 import pytest
@@ -347,7 +347,8 @@ class BrokenRead(BlockedRead):
 def test_a_fault_in_a_waiting_read_is_not_the_appenders(monkeypatch: pytest.MonkeyPatch) -> None:
     read = BrokenRead()
     read.keys = [(0, b"s")]
-    command = replace(COMMANDS[b"dbsize"], handler=lambda ctx, args: Wait(read, 0))
+    command = copy(COMMANDS[b"dbsize"])
+    command.handler = lambda ctx, args: Wait(read, 0)
     monkeypatch.setitem(COMMANDS, b"dbsize", command)
     in_process = InProcessServer()
     reader, writer = closing(in_process), closing(in_process)

@@ -6,7 +6,7 @@ import operator
 import random
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from copy import copy
 
 import pytest
 from tests.support.in_process import InProcessClient, InProcessServer
@@ -696,7 +696,8 @@ def in_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             done.append("closed")
 
     command = COMMANDS[b"dbsize"]
-    answering = replace(command, handler=lambda ctx, args: LongReply(parts()))
+    answering = copy(command)
+    answering.handler = lambda ctx, args: LongReply(parts())
     monkeypatch.setitem(COMMANDS, b"dbsize", answering)
     return done
 
@@ -741,7 +742,8 @@ def test_an_error_in_a_long_reply_ends_only_its_connection(
         raise MemoryError
 
     command = COMMANDS[b"dbsize"]
-    failing = replace(command, handler=lambda ctx, args: LongReply(parts()))
+    failing = copy(command)
+    failing.handler = lambda ctx, args: LongReply(parts())
     monkeypatch.setitem(COMMANDS, b"dbsize", failing)
     in_process = InProcessServer()
     reader = listener(in_process)
