@@ -64,7 +64,7 @@ def prepare(disabled: bool) -> None:
 def system_setting() -> str:
     """`always`, `madvise` or `never`."""
     try:
-        with open(SETTING, encoding="ascii") as file:
+        with open(SETTING, encoding="utf-8") as file:  # whose codec is loaded
             words = file.read().split()
     except OSError:
         return "never"

@@ -144,7 +144,7 @@ def own_limit() -> tuple[str, int] | None:
 def never_overcommits() -> bool:
     """True if the kernel refuses allocations that memory and swap do not cover."""
     try:
-        return OVERCOMMIT.read_text("ascii").strip() == NEVER_OVERCOMMIT
+        return OVERCOMMIT.read_text("utf-8").strip() == NEVER_OVERCOMMIT
     except OSError:
         return False
 

@@ -63,7 +63,7 @@ def this_process() -> Owner:
     """This process as an owner."""
     boot = namespace = ""
     with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
         namespace = os.readlink("/proc/self/ns/pid")
     return Owner(os.getpid(), _started(os.getpid()) or "?", boot, namespace)
 

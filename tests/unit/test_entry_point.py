@@ -182,6 +182,7 @@ NOT_AT_START = {
     "dataclasses",
     "datetime",
     "difflib",
+    "encodings.ascii",
     "encodings.idna",
     "json",
     "msgpack",
