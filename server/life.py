@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from millstream.commands.generic.databases import DatabasesHost
     from millstream.commands.generic.strings import StringHost
     from millstream.commands.runtime.context import Session
+    from millstream.server.cluster.member_node import MemberNode
     from millstream.server.cluster.node import ClusterNode
     from millstream.server.metrics.service import Metrics
 
@@ -140,6 +141,8 @@ async def _serve(config: Config, file: Path | None, arguments: Sequence[str]) ->
         await server.stopping.wait()
         signals.begin_stop()
         saved = await server.stop()
+        if server.member is not None:
+            await server.member.give_back()
         signals.end()
         return saved
     finally:
@@ -178,7 +181,8 @@ class Server:
         self._gauge = Gauge()  # before the data, so that it knows the memory used at start
         self._system_disk_is_used = disk is None
         self._build_data(disk or SystemDisk(config.dir))
-        self.cluster = make_node(self.config, self.executor, self.persistence)
+        self.member = make_member(self.config, self.executor, self.persistence)
+        self.cluster = self.member or make_node(self.config, self.executor, self.persistence)
         self._build_users()
         self._build_roles()
         self._build_figures()
@@ -307,6 +311,8 @@ class Server:
         )
         self.stopping = self.shutdown.requested
         self.snapshots.busy = self.supervision.busy
+        if self.member is not None:
+            self.member.join(self)
 
     def _build_figures(self) -> None:
         self.latency = LatencyMonitor(
@@ -646,8 +652,21 @@ class Server:
         defer(True)
 
 
+def make_member(config: Config, executor: Executor, persistence: Persistence) -> MemberNode | None:
+    """This server as a node of a cluster in etcd; None if it is none."""
+    if not config.cluster.name:
+        return None
+    from millstream.server.cluster.member_node import open_member
+
+    commits = persistence.commits
+    node = open_member(config, lambda: executor.loading, lambda: commits.last_seq)
+    executor.admission.set_slots(node.slots)
+    persistence.files.node = node.id
+    return node
+
+
 def make_node(config: Config, executor: Executor, persistence: Persistence) -> ClusterNode | None:
-    """This server as a node of a cluster; None if it is none."""
+    """This server as a node of a cluster on one machine; None if it is none."""
     if not config.cluster.enabled:
         return None
     from millstream.server.cluster.node import open_node

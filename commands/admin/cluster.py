@@ -1,8 +1,8 @@
 """CLUSTER, and the commands of a cluster's clients: ASKING, READONLY, READWRITE.
 
 Clients read from CLUSTER which node owns which slots. The map is made by `millstream serve
---shards`, so the commands with which Redis' tools change a cluster are refused. Outside a cluster,
-all of these commands reply that there is none.
+--shards`, or `millstream cluster init`, so the commands with which Redis' tools change a cluster
+are refused. Outside a cluster, all of these commands reply that there is none.
 """
 
 from __future__ import annotations
@@ -37,15 +37,32 @@ class NodeView(Protocol):
     """The cluster as this node knows it."""
 
     id: str
-    shard_id: str
-    epoch: int
-    term: int
+
+    @property
+    def shard_id(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def term(self) -> int: ...
+    @property
+    def lease_ms(self) -> int:
+        """The time for which the lease of this node lasts; 0 where there are no leases."""
+
+    @property
+    def etcd(self) -> str:
+        """The state of the store: ok, unreachable, outdated."""
 
     def rows(self, session: Session) -> list[NodeRow]:
-        """All nodes, by their first slot."""
+        """All nodes, by the first slot of their shards, the primaries first."""
 
     def owns(self, slot: int) -> bool:
-        """True if this node serves the slot."""
+        """True if the keys of the slot are here."""
+
+    def note_reader(self, session: Session, reads: bool) -> None:
+        """A client has sent READONLY, or READWRITE."""
+
+    def stand(self, is_forced: bool) -> None:
+        """Asks for an election of this node. CommandError if that is impossible."""
 
 
 class ClusterHost(Protocol):
@@ -77,9 +94,10 @@ def asking(ctx: Context[ClusterHost], args: Args) -> object:
 def readonly(ctx: Context[ClusterHost], args: Args) -> object:
     """Enables read-only queries for a connection to a cluster replica node.
 
-    The reply is OK. The nodes of one machine have no replicas, so it changes nothing there.
+    The reply is OK. Without it, a replica redirects all requests to its primary. The nodes of one
+    machine have no replicas, so it changes nothing there.
     """
-    _node(ctx)
+    _node(ctx).note_reader(ctx.session, True)
     return OK
 
 
@@ -89,7 +107,7 @@ def readwrite(ctx: Context[ClusterHost], args: Args) -> object:
 
     The reply is OK.
     """
-    _node(ctx)
+    _node(ctx).note_reader(ctx.session, False)
     return OK
 
 
@@ -120,14 +138,24 @@ def cluster_slots(ctx: Context[ClusterHost], args: Args) -> object:
     """Returns the mapping of cluster slots to nodes.
 
     The reply has a row for each range of slots: [first slot, last slot, [endpoint, port, ID,
-    metadata]]. The metadata is a map with `ip` or `hostname`, where the endpoint is the other one.
+    metadata], ..], with the primary first, and then the replicas that are online. The metadata is a
+    map with `ip` or `hostname`, where the endpoint is the other one.
     """
-    rows = [
-        (first, [first, last, [*_endpoint(row), row.id.encode(), _metadata(row)]])
-        for row in _node(ctx).rows(ctx.session)
-        for first, last in row.ranges
-    ]
-    return [reply for _, reply in sorted(rows, key=lambda row: row[0])]
+    rows = _node(ctx).rows(ctx.session)
+    found = []
+    for row in rows:
+        replicas = [one for one in _replicas_of(row, rows) if one.health == "online"]
+        nodes = [
+            [*_endpoint(one), one.id.encode(), _metadata(one)]
+            for one in ((row, *replicas) if row.ranges else ())
+        ]
+        found += [(first, [first, last, *nodes]) for first, last in row.ranges]
+    return [reply for _, reply in sorted(found, key=lambda pair: pair[0])]
+
+
+def _replicas_of(row: NodeRow, rows: list[NodeRow]) -> list[NodeRow]:
+    """The replicas of a primary."""
+    return [one for one in rows if one.primary == row.id]
 
 
 def _endpoint(row: NodeRow) -> list[object]:
@@ -157,12 +185,15 @@ def cluster_shards(ctx: Context[ClusterHost], args: Args) -> object:
     id, port, tls-port, ip, endpoint, hostname, role, replication-offset and health (online, failed,
     loading). A node has only the ports that it listens on, and a hostname if it announces one.
     """
+    shards: dict[str, list[NodeRow]] = {}
+    for row in _node(ctx).rows(ctx.session):
+        shards.setdefault(row.shard_id, []).append(row)
     return [
         {
-            b"slots": [slot for pair in row.ranges for slot in pair],
-            b"nodes": [_shard_node(row)],
+            b"slots": [slot for row in rows for pair in row.ranges for slot in pair],
+            b"nodes": [_shard_node(row) for row in rows],
         }
-        for row in _node(ctx).rows(ctx.session)
+        for rows in shards.values()
     ]
 
 
@@ -177,7 +208,7 @@ def _shard_node(row: NodeRow) -> dict[bytes, object]:
     if row.hostname:
         found[b"hostname"] = row.hostname.encode()
     return found | {
-        b"role": b"master",
+        b"role": b"replica" if row.primary else b"master",
         b"replication-offset": row.offset,
         b"health": row.health.encode(),
     }
@@ -202,14 +233,15 @@ def _line(row: NodeRow, term: int) -> str:
     """A node's line in CLUSTER NODES."""
     port = row.client_port
     name = f",{row.hostname}" if row.hostname else ""
-    flags = "myself,master" if row.is_self else "master"
+    flags = ("myself," if row.is_self else "") + ("slave" if row.primary else "master")
     has_failed = row.health == "failed"
     slots = " ".join(
         str(first) if first == last else f"{first}-{last}" for first, last in row.ranges
     )
     return (
-        f"{row.id} {row.ip}:{port}@{port}{name} {flags}{',fail' if has_failed else ''} - 0 "
-        f"{row.pong_ms} {term} {'dis' if has_failed else ''}connected {slots}"
+        f"{row.id} {row.ip}:{port}@{port}{name} {flags}{',fail' if has_failed else ''} "
+        f"{row.primary or '-'} 0 {row.pong_ms} {term} "
+        f"{'dis' if has_failed else ''}connected {slots}"
     ).rstrip()
 
 
@@ -218,8 +250,10 @@ def cluster_info(ctx: Context[ClusterHost], args: Args) -> object:
     """Returns information about the state of a node.
 
     The reply is text with lines `name:value`. `cluster_state` is ok while this node serves its
-    slots; `cluster_slots_fail` counts the slots of nodes that have failed. On one machine there is
-    neither a lease (`cluster_lease_ms` 0) nor etcd (`cluster_etcd` ok).
+    slots; `cluster_slots_fail` counts the slots of nodes that have failed. `cluster_lease_ms`
+    is the time for which the lease of this node lasts, `cluster_etcd` is ok, unreachable, or
+    outdated (it was restored from a backup). On one machine there is neither a lease (0) nor etcd
+    (ok).
     """
     node = _node(ctx)
     rows = node.rows(ctx.session)
@@ -238,7 +272,7 @@ def cluster_info(ctx: Context[ClusterHost], args: Args) -> object:
         "stats_messages_sent": 0,
         "stats_messages_received": 0,
     }
-    ours = {"lease_ms": 0, "etcd": "ok", "moves": 0}
+    ours = {"lease_ms": node.lease_ms, "etcd": node.etcd, "moves": 0}
     lines = [f"cluster_{name}:{value}" for name, value in fields.items()]
     lines.append("total_cluster_links_buffer_limit_exceeded:0")
     lines += [f"cluster_{name}:{value}" for name, value in ours.items()]
@@ -322,8 +356,11 @@ def cluster_replicas(ctx: Context[ClusterHost], args: Args) -> object:
 
     The reply has a line as in CLUSTER NODES for each replica. The nodes of one machine have
     none."""
-    _take_node(ctx, args)
-    return []
+    row = _take_node(ctx, args)
+    if row.primary:
+        raise CommandError("ERR The specified node is not a master")
+    node = _node(ctx)
+    return [_line(one, node.term).encode() for one in _replicas_of(row, node.rows(ctx.session))]
 
 
 @cluster_command(
@@ -379,14 +416,17 @@ def cluster_saveconfig(ctx: Context[ClusterHost], args: Args) -> object:
 def cluster_failover(ctx: Context[ClusterHost], args: Args) -> object:
     """Forces a replica to perform a manual failover of its master.
 
-    The reply is an error: the nodes of one machine are primaries, without replicas."""
-    _node(ctx)
+    The reply is OK: this replica asks for an election. Its primary stops, and waits until this
+    replica has all writes; with FORCE it is not asked to wait. The nodes of one machine are
+    primaries, so the reply is an error there."""
+    node = _node(ctx)
     if args.option(b"TAKEOVER"):
         raise CommandError(refused_in_cluster("CLUSTER FAILOVER TAKEOVER"))
-    args.option(b"FORCE")
+    is_forced = args.option(b"FORCE")
     if args.remaining:
         raise CommandError(SYNTAX)
-    raise CommandError("ERR You should send CLUSTER FAILOVER to a replica")
+    node.stand(bool(is_forced))
+    return OK
 
 
 # The subcommands with which Redis' tools change a cluster, and those of its nodes, with their

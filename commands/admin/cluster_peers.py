@@ -14,7 +14,7 @@ from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import OK, Wait
 from millstream.commands.table.containers import unknown_subcommand
-from millstream.errors import CommandError
+from millstream.errors import SYNTAX, CommandError
 
 TERM_MAX = 2**63 - 1
 
@@ -29,6 +29,19 @@ class LastFrame(NamedTuple):
     number: int
 
 
+REASONS = ("SILENCE", "FAILOVER", "FORCE")
+
+
+class PromiseRequest(NamedTuple):
+    """A request for a promise: the shard, the term, the ID of the candidate, and one of REASONS:
+    the primary is silent, or an operator has ordered the election."""
+
+    shard: str
+    term: int
+    candidate: str
+    reason: str
+
+
 class Peers(Protocol):
     """The other nodes of the cluster (server/cluster/peers)."""
 
@@ -38,8 +51,8 @@ class Peers(Protocol):
     def knows(self, session: Session) -> bool:
         """True if the client is a node."""
 
-    def promise(self, shard: bytes, term: int) -> None:
-        """Acknowledges no lower term from now on; CommandError if that is impossible."""
+    def promise(self, asked: PromiseRequest) -> None:
+        """Acknowledges no lower term from now on; CommandError if this node refuses."""
 
     @property
     def is_promise_stored(self) -> bool:
@@ -98,23 +111,30 @@ class PromiseWait(PositionWait):
 
 
 @cluster_command(
-    "PROMISE shard:string term:integer",
+    "PROMISE shard:string term:integer candidate:string reason:string",
     "admin noscript no_async_loading dataless blocking no_auth no_multi",
 )
 def cluster_promise(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command between the nodes of a cluster.
 
-    Sent by a node before an election: this member of the shard acknowledges nothing to the primary
-    of a lower term from now on. The reply, sent when that is on the disk, is the last frame on the
-    disk: the term of its line of history (0: none), the ID of that line, and the number.
+    Sent by the candidate of an election: this member of the shard acknowledges nothing to the
+    primary of a lower term from now on. The reason is SILENCE (of the primary), FAILOVER or FORCE
+    (an operator has ordered the election). The reply, sent when that is on the disk, is the last
+    frame on the disk: the term of its line of history (0: none), the ID of that line, and the
+    number.
     """
     peers = _peers(ctx, args)
     if not peers.knows(ctx.session):
         raise unknown_subcommand("CLUSTER", args[1])
     shard, term = args.take(), args.take_int()
+    candidate, reason = args.take(), args.take().decode("latin-1")
     if not 0 < term <= TERM_MAX:
         raise CommandError("ERR the number of a term is 1 or more")
-    peers.promise(shard, term)
+    if reason not in REASONS:
+        raise CommandError(SYNTAX)
+    peers.promise(
+        PromiseRequest(shard.decode("latin-1"), term, candidate.decode("latin-1"), reason)
+    )
     waiting = PromiseWait(ctx, peers)
     if not ctx.may_block or waiting.is_over():
         return waiting.timeout_reply(ctx)

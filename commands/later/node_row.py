@@ -12,7 +12,7 @@ class NodeRow(NamedTuple):
     `endpoint` is the address that the client is to use, with `client_port`; None: the one to which
     it has connected. `port` and `tls_port` are 0 where the node has none. `health` is online,
     failed or loading, `pong_ms` the time of its last sign of life (0: the node itself), `offset`
-    the number of its last frame.
+    the number of its last frame. `primary`: the ID of the primary of a replica, "" of a primary.
     """
 
     id: str
@@ -28,6 +28,7 @@ class NodeRow(NamedTuple):
     health: str
     pong_ms: int
     offset: int
+    primary: str = ""
 
     @property
     def slot_count(self) -> int:

@@ -16,22 +16,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from millstream.server.cluster.member_actions import Address, AskPromise, Standing
+from millstream.server.cluster.member_actions import Address, AskPromise, Reason, Standing
 
 ASK_AGAIN_MS = 200
+HANDOVER_MS = 1000  # until the primary has to have promised after a FAILOVER
 ANSWERS_MS = 1000  # without N: the time to wait for the other members
 
 
 @dataclass(eq=False, repr=False)
 class Election:
     """`needed` promises decide it; 0: those that are there after `wait_ms`. `addresses` are those
-    of all members, with the candidate. `order` receives the requests."""
+    of all members, with the candidate. `order` receives the requests. After a FAILOVER, `primary`
+    is asked before the others, which follow it until then."""
 
     candidate: str
     term: int
     needed: int
     addresses: dict[str, Address]
-    is_ordered: bool
+    reason: Reason
+    primary: str
     begun_ms: int
     wait_ms: int
     order: Callable[[AskPromise], None]
@@ -45,6 +48,10 @@ class Election:
 
     def look(self, now_ms: int) -> str | None:
         """Ask those that have not promised yet; return the chosen member once it is certain."""
+        is_waiting = now_ms - self.begun_ms < HANDOVER_MS and self.primary not in self.promises
+        if self.reason is Reason.FAILOVER and is_waiting and self.primary in self.addresses:
+            self._ask(self.primary, now_ms)
+            return None
         others = [node for node in self.addresses if node != self.candidate]
         missing = [node for node in others if node not in self.promises]
         has_waited = now_ms - self.begun_ms >= self.wait_ms or not missing
@@ -60,7 +67,7 @@ class Election:
         asked_ms = self._asked_ms.get(node)
         if asked_ms is None or now_ms - asked_ms >= ASK_AGAIN_MS:
             self._asked_ms[node] = now_ms
-            self.order(AskPromise(node, self.addresses[node], self.term, self.is_ordered))
+            self.order(AskPromise(node, self.addresses[node], self.term, self.reason))
 
     def _best(self) -> str:
         """The member with the greatest (term, number); the candidate, if it is one of several."""

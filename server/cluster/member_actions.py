@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from typing import NamedTuple, Protocol
 
 from millstream.server.cluster.store.store import Change, Compare
@@ -25,6 +25,7 @@ class Purpose(Enum):
     """The reason for a transaction."""
 
     ANNOUNCE = auto()  # this node: its address
+    SECRET = auto()  # with which nodes log in at each other
     JOIN = auto()  # this node becomes a member of a shard
     HOLD = auto()  # the lease of the primary
     STAND = auto()  # this member is a candidate
@@ -56,15 +57,23 @@ class ReadAgain(NamedTuple):
     """Read all contents of the store, for `take`."""
 
 
+class Reason(StrEnum):
+    """The reason for an election. Ordered ones take place although the primary works: after a
+    FAILOVER it waits until the candidate has all frames, after FORCE it does not."""
+
+    SILENCE = "SILENCE"
+    FAILOVER = "FAILOVER"
+    FORCE = "FORCE"
+
+
 class AskPromise(NamedTuple):
     """Ask a member, perhaps this one, to acknowledge no term lower than this one. The answer goes
-    to `promised`. `is_ordered`: an operator wants the election, so a primary that works is no
-    reason to refuse."""
+    to `promised`."""
 
     node: str
     address: Address
     term: int
-    is_ordered: bool
+    reason: Reason
 
 
 class Lead(NamedTuple):
@@ -85,7 +94,9 @@ class Follow(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """Be neither, and confirm nothing."""
+    """Be neither, and confirm nothing. `term` is that of the shard in the store."""
+
+    term: int
 
 
 Action = GetLease | KeepLease | Write | ReadAgain | AskPromise | Lead | Follow | Rest

@@ -39,6 +39,7 @@ from millstream.server.cluster.member_actions import (
     Lead,
     Purpose,
     ReadAgain,
+    Reason,
     Rest,
     Standing,
     Write,
@@ -108,9 +109,9 @@ class Member:
         self._is_lease_seen = False  # that of the primary, in this term
         self._candidacy: Candidacy | None = None
         self._standing_for: tuple[int, Found[ShardRecord]] | None = None  # until it is written
-        self._next_try_ms = 0
+        self._next_try_ms = self._next_order_ms = 0
         self._asked_term = 0  # the highest one that a member has asked for
-        self._is_ordered = False  # an operator wants this node to be the primary
+        self._reason = Reason.SILENCE  # an operator's order to be the primary is another one
         self._holding: Holder | None = None  # with the own lease, as far as this node knows
         self._held_lease = 0
 
@@ -158,7 +159,7 @@ class Member:
             self._candidacy.election.promised(node, term, standing)
             self.look(now_ms)
 
-    def refusal_of(self, candidate: str, term: int, is_ordered: bool, now_ms: int) -> str:
+    def refusal_of(self, candidate: str, term: int, reason: Reason, now_ms: int) -> str:
         """The reason to refuse a promise of this term; "" if there is none."""
         record = self.record
         if record is None:
@@ -168,7 +169,7 @@ class Member:
         known = max(record.term, self._last_term())
         if term <= known or term < self.data.promised:
             return f"this node knows the term {max(known, self.data.promised)}"
-        if is_ordered or candidate == record.primary:
+        if reason is not Reason.SILENCE or candidate == record.primary:
             return ""
         self._asked_term = max(self._asked_term, term)
         if self.is_leading and self.may_serve(now_ms):
@@ -176,14 +177,19 @@ class Member:
         silence_ms = self.data.silence_ms()
         is_heard = silence_ms is not None and silence_ms <= self.node_timeout_ms // 2
         has_lease = self.view is not None and self.shard in self.view.holders
-        if self.part is Part.FOLLOWING and is_heard and (has_lease or not _needs_lease(record)):
+        if self.part is Part.FOLLOWING and is_heard and (has_lease or not needs_lease(record)):
             return "this node hears the primary"
         return ""
 
-    def stand(self, now_ms: int) -> None:
+    def stand(self, reason: Reason, now_ms: int) -> None:
         """An operator wants this node to be the primary."""
-        self._is_ordered = True
+        self._reason = reason
         self.look(now_ms)
+
+    def order_failed(self, now_ms: int) -> None:
+        """The last order to lead or to follow was not carried out: it is repeated later."""
+        self._change_part(Part.RESTING, now_ms)
+        self._next_order_ms = self._next_try_ms = now_ms + self.node_timeout_ms // 4
 
     # What the server asks
 
@@ -203,6 +209,10 @@ class Member:
     def is_leading(self) -> bool:
         return self.part is Part.LEADING and self.data.promised <= self.led_term
 
+    @property
+    def is_candidate(self) -> bool:
+        return self._candidacy is not None
+
     def may_confirm(self, now_ms: int) -> bool:
         """True if replies of this node may leave it, as far as the lease decides that. With N, the
         members on whose disks a frame has to be decide it."""
@@ -210,7 +220,7 @@ class Member:
         if record is None or not self.is_leading:
             return False
         holds = self._holding == (self.id, self.led_term) and self._held_lease == self.lease.id
-        return not _needs_lease(record) or (holds and self.lease.is_valid(now_ms))
+        return not needs_lease(record) or (holds and self.lease.is_valid(now_ms))
 
     def may_serve(self, now_ms: int) -> bool:
         """True if requests may run: this node is the primary, as its lease shows, or its members'
@@ -304,7 +314,7 @@ class Member:
             self._holding, self._held_lease = own, held.lease
             return
         is_of_another = held is not None and held.record.node != self.id
-        if found.record.term != self.led_term or (is_of_another and _needs_lease(found.record)):
+        if found.record.term != self.led_term or (is_of_another and needs_lease(found.record)):
             return
         name = LEASE + self.shard
         compares = [
@@ -316,6 +326,8 @@ class Member:
     # The part of this node
 
     def _take_part(self, now_ms: int) -> None:
+        if now_ms < self._next_order_ms:
+            return
         record = self.record or self._joined_record()
         if record is None or not record.primary or self.data.promised > record.term:
             self._take_rest(now_ms)
@@ -339,7 +351,7 @@ class Member:
         elif self.data.standing() and self._last_term() < record.term > self.led_term:
             self.part, self.led_term = Part.LEADING, record.term
             self._changed_ms = now_ms
-            self._asked_term, self._is_ordered = 0, False
+            self._asked_term, self._reason = 0, Reason.SILENCE
             log.warning("this node is the primary of shard %s in term %d", self.shard, record.term)
             self._order_lead(record)
         else:
@@ -363,7 +375,8 @@ class Member:
     def _take_rest(self, now_ms: int) -> None:
         if self.part is not Part.RESTING:
             self._change_part(Part.RESTING, now_ms)
-            self.actions.append(Rest())
+            record = self.record
+            self.actions.append(Rest(0 if record is None else record.term))
 
     def _change_part(self, part: Part, now_ms: int) -> None:
         self.part = part
@@ -395,21 +408,23 @@ class Member:
         if record is None or now_ms < self._next_try_ms or not self.lease.is_valid(now_ms):
             return False
         if record.primary == self.id and self.is_leading:
-            self._is_ordered = False
+            self._reason = Reason.SILENCE
             # A member has promised a higher term, and can follow only one that is higher still.
             return self._asked_term > self.led_term + 1
         if self.is_election_known():
             return False
-        if self._is_ordered or record.primary == self.id:
+        if self._reason is not Reason.SILENCE or record.primary == self.id:
             return True
         is_late = now_ms - self._changed_ms >= self.node_timeout_ms
         if not record.primary:
             return len(record.members) >= max(1, needed_promises(record.size, record.durable))
         if self.data.promised > record.term and is_late:
             return True  # it cannot follow the primary, which learns that from the request
-        if _needs_lease(record):
+        if needs_lease(record):
             return self.shard not in self.view.holders and (self._is_lease_seen or is_late)
         silence_ms = self.data.silence_ms() if self.part is Part.FOLLOWING else None
+        if silence_ms is None and record.primary not in self.view.nodes:
+            return True  # the primary was stopped: it has ended its lease and its links
         if silence_ms is not None:
             self._heard_ms = max(self._heard_ms, now_ms - silence_ms)
         return now_ms - max(self._heard_ms, self._changed_ms) >= self.node_timeout_ms
@@ -435,12 +450,15 @@ class Member:
         record = found.record
         log.warning("an election of shard %s begins: this node asks for term %d", self.shard, term)
         addresses = {one: self._addresses.get(one, ("", 0)) for one in record.members}
+        needed = needed_promises(record.size, record.durable)
+        if self._reason is Reason.FORCE and 0 < needed < len(addresses):
+            addresses.pop(record.primary, None)  # it may have frames that no other member has
         election = Election(
-            self.id, term, needed_promises(record.size, record.durable), addresses,
-            self._is_ordered, now_ms, min(ANSWERS_MS, self.node_timeout_ms // 2),
+            self.id, term, needed, addresses,
+            self._reason, record.primary, now_ms, min(ANSWERS_MS, self.node_timeout_ms // 2),
             self.actions.append,
         )  # fmt: skip
-        self._is_ordered = False
+        self._reason = Reason.SILENCE
         self._candidacy = Candidacy(election, version, found)
         self.look(now_ms)
 
@@ -452,7 +470,7 @@ class Member:
         shard, own, lease = (kind + self.shard for kind in (SHARD, ELECTION, LEASE))
         compares = [Compare(shard, found.version), Compare(own, candidacy.version)]
         changes = [Change(shard, encode(record)), Change(own, None)]
-        if _needs_lease(record):
+        if needs_lease(record):
             held = view.holders.get(self.shard)
             has_promised = held is not None and held.record.node in election.promises
             compares.append(Compare(lease, held.version if held and has_promised else 0))
@@ -478,6 +496,6 @@ class Member:
         self.write(Purpose.GIVE_UP, [Compare(name, version)], [Change(name, None)])
 
 
-def _needs_lease(record: ShardRecord) -> bool:
+def needs_lease(record: ShardRecord) -> bool:
     """True if only a lease keeps two primaries apart: no frame has to be on another member."""
     return record.durable == 0 and record.size > 1

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from millstream.commands.later.node_row import NodeRow
 from millstream.commands.runtime.context import Session
-from millstream.errors import StartError
+from millstream.errors import CommandError, StartError
 from millstream.server.cluster.relay import Deliver, Relay, Sender
 from millstream.server.cluster.slot_map import Shard, SlotMap, read_map
-from millstream.server.cluster.states import FAILED, LOADING, ONLINE, NodeState
+from millstream.server.cluster.states import FAILED, LOADING, ONLINE, MemberFigures, NodeState
 from millstream.server.config.cluster_directives import BY_HOSTNAME, BY_IP, MAP_NAME
 from millstream.server.config.directives import Config
 from millstream.server.execution.slot_check import SlotCheck
@@ -45,6 +45,8 @@ class ClusterNode:
         self.shard_id = shard.id
         self.epoch = slot_map.epoch
         self.term = slot_map.term
+        self.lease_ms, self.etcd = 0, "ok"  # there are neither
+        self.figures: MemberFigures | None = None
         self.slots = SlotCheck(self)
         self.slots.own(shard.slots())
         self._config = config
@@ -72,6 +74,16 @@ class ClusterNode:
         assert owner is not None
         row = self._row(owner, session)
         return f"MOVED {slot} {row.endpoint or ''}:{row.client_port}"
+
+    def may_read(self, session: Session, slot: int) -> bool:
+        """True if this replica may serve a read of this client."""
+        return False
+
+    def note_reader(self, session: Session, reads: bool) -> None:
+        """READONLY, or READWRITE: no node of one machine is a replica."""
+
+    def stand(self, is_forced: bool) -> None:
+        raise CommandError("ERR You should send CLUSTER FAILOVER to a replica")
 
     def check_keys(self, keyspace: Keyspace) -> None:
         """StartError if the loaded data has keys that this node does not serve."""
@@ -137,7 +149,7 @@ class ClusterNode:
         if not further:
             port = config.cluster.announce_port or port
             tls_port = config.cluster.announce_tls_port or tls_port
-        address, has_tls = _local_end(session, tls)
+        address, has_tls = local_end(session, tls)
         ip = config.cluster.announce_ip or address
         hostname = config.cluster.announce_hostname
         endpoint: str | None = None
@@ -163,7 +175,7 @@ class ClusterNode:
         )
 
 
-def _local_end(session: Session, tls_port: int) -> tuple[str, bool]:
+def local_end(session: Session, tls_port: int) -> tuple[str, bool]:
     """This machine's address as the client knows it, and whether the client uses TLS."""
     host, _, port = session.local_address.rpartition(":")
     if not host or port == "0" or "/" in host:  # a Unix socket

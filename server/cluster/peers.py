@@ -1,33 +1,42 @@
 """The other nodes of a cluster on many machines: their connections, and what they ask.
 
-A connection between nodes begins with the secret that all nodes have.
+A connection between nodes begins with the secret of the cluster, which is in the store.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 
-from millstream.commands.admin.cluster_peers import LastFrame
+from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest
 from millstream.commands.runtime.context import Session
-from millstream.errors import CommandError, shown
+from millstream.errors import CommandError
 from millstream.server.replication.terms import Terms
 
 WRONG_SECRET = "ERR the secret is not that of this cluster"
+NO_SECRET = "LOADING this node has not read the secret of its cluster yet"
 
 
 class Peers:
-    """`shard` is the name of the one of which this server is a member."""
+    """`secret()` is that of the cluster, b"" while it is not known. `check(asked)` refuses promises
+    with CommandError."""
 
-    def __init__(self, secret: bytes, shard: str, terms: Terms) -> None:
-        if not secret:
-            raise ValueError("an empty secret would admit everybody")
-        self.shard = shard
+    def __init__(
+        self,
+        secret: Callable[[], bytes],
+        check: Callable[[PromiseRequest], object],
+        terms: Terms,
+    ) -> None:
         self._secret = secret
+        self._check = check
         self._terms = terms
         self._admitted: set[int] = set()  # IDs of clients
 
     def admit(self, session: Session, secret: bytes) -> None:
-        if not hmac.compare_digest(secret, self._secret):
+        own = self._secret()
+        if not own:
+            raise CommandError(NO_SECRET)
+        if not hmac.compare_digest(secret, own):
             raise CommandError(WRONG_SECRET)
         self._admitted.add(session.id)
 
@@ -38,10 +47,9 @@ class Peers:
         """A client has disconnected."""
         self._admitted.discard(session.id)
 
-    def promise(self, shard: bytes, term: int) -> None:
-        if shard != self.shard.encode():
-            raise CommandError(f"ERR this server is no member of shard {shown(shard)}")
-        self._terms.promise(term)
+    def promise(self, asked: PromiseRequest) -> None:
+        self._check(asked)
+        self._terms.promise(asked.term)
 
     @property
     def is_promise_stored(self) -> bool:

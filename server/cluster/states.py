@@ -1,4 +1,4 @@
-"""The messages between the supervisor and the nodes of one machine."""
+"""The states of nodes, as they are told and shown."""
 
 from __future__ import annotations
 
@@ -14,3 +14,14 @@ class NodeState(NamedTuple):
     health: str
     pong_ms: int
     offset: int
+
+
+class MemberFigures(NamedTuple):
+    """Figures of a node of many machines, for the metrics: the time for which its lease lasts; the
+    members that acknowledge its frames; the elections that it has asked for; the calls of etcd that
+    have failed."""
+
+    lease_ms: int
+    confirming_members: int
+    elections: int
+    etcd_errors: int

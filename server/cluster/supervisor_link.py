@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from millstream.errors import CommandError, StartError
-from millstream.server.cluster.node import ClusterNode
 from millstream.server.cluster.states import LOADING, ONLINE, NodeState
 from millstream.server.config.cluster_directives import SUPERVISOR_VARIABLE
 from millstream.server.monitor.log import LOGGER
@@ -41,6 +40,12 @@ class UserFile(Protocol):
         """Reads the aclfile. CommandError if it has errors."""
 
 
+class Supervised(Protocol):
+    @property
+    def last_frame(self) -> Callable[[], int]: ...
+    def note_states(self, states: dict[int, NodeState]) -> None: ...
+
+
 class Node(Protocol):
     """The server at this end."""
 
@@ -49,7 +54,7 @@ class Node(Protocol):
     @property
     def user_store(self) -> UserFile: ...
     @property
-    def cluster(self) -> ClusterNode | None: ...
+    def cluster(self) -> Supervised | None: ...
     @property
     def shutdown(self) -> Stop: ...
     @property

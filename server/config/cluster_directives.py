@@ -7,6 +7,7 @@ from functools import partial
 from millstream.server.config.apply import READ
 from millstream.server.config.kinds import YES_NO, directive, integer, one_of
 from millstream.server.config.replica_directives import HOST
+from millstream.server.config.store_directives import StoreDirectives
 
 cluster = partial(directive, section="Cluster")
 BY_IP, BY_HOSTNAME, UNKNOWN = "ip", "hostname", "unknown-endpoint"
@@ -16,7 +17,7 @@ SUPERVISOR_VARIABLE = "MILLSTREAM_SUPERVISOR"
 NODE_COUNT_VARIABLE = "MILLSTREAM_NODES"  # of one machine: maxmemory is divided by it
 
 
-class ClusterDirectives:
+class ClusterDirectives(StoreDirectives):
     """`Config.cluster`: the mode, and the address that clients are told."""
 
     PART, PREFIX = "cluster", "cluster_"

@@ -80,6 +80,7 @@ from millstream.server.config.lines import Line, Sources
 from millstream.server.config.metrics_directives import MetricsDirectives
 from millstream.server.config.process_directives import ProcessDirectives
 from millstream.server.config.replica_directives import ReplicaDirectives
+from millstream.server.config.store_directives import StoreDirectives
 from millstream.server.config.tls_directives import TlsDirectives, UnixDirectives
 
 # The table
@@ -440,6 +441,7 @@ def _rows() -> Iterable[Directive]:
             TlsDirectives,
             MetricsDirectives,
             ClusterDirectives,
+            StoreDirectives,
             ReplicaDirectives,
             ProcessDirectives,
             Config,

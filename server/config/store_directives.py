@@ -79,8 +79,3 @@ class StoreDirectives:
         "how long the primary of a shard is silent before its members elect another one, in "
         "milliseconds",
     )  # fmt: skip
-    secret_file: str = cluster(
-        "", TEXT,
-        "file with the password that the nodes of a cluster give each other, which only its owner "
-        "may read",
-    )  # fmt: skip

@@ -146,6 +146,10 @@ cdef class SlotCheck:
             slot = other
 
     cdef int refuse_foreign(self, Client client, Row row, int slot) except -1:
+        """Refuse a request for a slot of another node, unless this is a replica of that one and may serve the
+        request."""
+        if not row.writes and self.node.may_read(client, slot):
+            return 0
         row.rejected += 1
         error = self.node.unserved_slot(slot)
         if error is not None:

@@ -41,16 +41,36 @@ PERCENTILE = "latency_percentiles_usec_"
 Lines = dict[str, list[str]]
 
 
+class MemberFigures(Protocol):
+    """This server as a node whose cluster has its map in etcd (server/cluster/states)."""
+
+    @property
+    def lease_ms(self) -> int: ...
+    @property
+    def confirming_members(self) -> int: ...
+    @property
+    def elections(self) -> int: ...
+    @property
+    def etcd_errors(self) -> int: ...
+
+
 class NodeFigures(Protocol):
     """This server as a node of a cluster."""
 
-    epoch: int
-    term: int
     slots: SlotCheck
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def term(self) -> int: ...
 
     @property
     def dropped_messages(self) -> int:
         """The number of messages of PUBLISH that were not sent to another node."""
+
+    @property
+    def figures(self) -> MemberFigures | None:
+        """Those of a node whose cluster has its map in etcd."""
 
     def count_nodes(self) -> dict[str, int]:
         """The number of nodes by their health."""
@@ -253,6 +273,12 @@ def _cluster_lines(node: NodeFigures, lines: Lines) -> None:
         ("unserved", node.slots.unserved),
     ):
         _add(lines, "millstream_cluster_redirects_total", count, kind=kind)
+    figures = node.figures
+    if figures is not None:
+        _add(lines, "millstream_cluster_lease_seconds", figures.lease_ms / 1000)
+        _add(lines, "millstream_cluster_confirming_members", figures.confirming_members)
+        _add(lines, "millstream_cluster_elections_total", figures.elections)
+        _add(lines, "millstream_cluster_etcd_errors_total", figures.etcd_errors)
 
 
 def _histogram(lines: Lines, name: str, found: Histogram) -> None:

@@ -180,6 +180,14 @@ class Feeds:
         elif ttl_ms and now_ms - self._alone_since_ms > ttl_ms:
             self.drop_backlog()
 
+    def beat(self, wall_ms: int) -> None:
+        """Send beats between two seconds: members of a shard may be silent for a shorter time."""
+        commits = self.persistence.commits
+        beat = encode_beat(Beat(wall_ms, commits.last_seq, commits.frame_bytes), self.source.term)
+        for feed in self:
+            if feed.is_online and not feed.client.paused:
+                feed.send(beat)
+
     def publish(
         self, channel: bytes, message: bytes, shown_seq: int, *, is_shard: bool = False
     ) -> None:

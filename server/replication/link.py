@@ -412,6 +412,8 @@ class Link:
         self.last_beat_seq = beat.last_seq
         self.clock_offset_ms = beat.wall_ms - self._now_ms()
         self.receiver.follow_clock(self.clock_offset_ms)
+        if self.connector.node:
+            self.acknowledge()  # the primary may wait for members less than a second
         if abs(self.clock_offset_ms) > _WARNED_OFFSET_MS and not self.totals.warned_of_clock:
             self.totals.warned_of_clock = True
             log.warning(

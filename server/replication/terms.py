@@ -149,6 +149,11 @@ class Terms:
         """True if this server is the primary and may run requests of clients."""
         return self.confirming.may_confirm()
 
+    def beat(self) -> None:
+        """As the primary: tell the replicas that this server works. They acknowledge it."""
+        if self.is_leading:
+            self._role.feeds.beat(self._role.machine.clock())
+
     def silence_ms(self) -> int | None:
         """The time since the followed primary has sent something; None: it is not linked."""
         link = self._role.link

@@ -34,6 +34,7 @@ from millstream.server.cluster.member_actions import (
     KeepLease,
     Lead,
     ReadAgain,
+    Reason,
     Rest,
     Standing,
     Write,
@@ -357,8 +358,8 @@ class Run:
                 self._commit(action)
             case ReadAgain():
                 self.read()
-            case AskPromise(node, _, term, is_ordered):
-                self._ask(node, term, is_ordered)
+            case AskPromise(node, _, term, reason):
+                self._ask(node, term, reason)
             case Lead():
                 self.world.note(f"{self.node.name} leads {action.term} {action.members}")
                 self.replica.lead(action)
@@ -405,7 +406,7 @@ class Run:
         self.world.note(f"{self.node.name} {action.purpose.name} {data}")
         self.call(commit, written)
 
-    def _ask(self, node: str, term: int, is_ordered: bool) -> None:
+    def _ask(self, node: str, term: int, reason: Reason) -> None:
         me = self.node.name
         if node == me:
             self.replica.promise(term)
@@ -413,10 +414,10 @@ class Run:
                 self.world.delay(1, 8), lambda: self.answer(me, term, self.replica.standing())
             )
             return
-        self.send(node, lambda run: run.promise_to(me, term, is_ordered))
+        self.send(node, lambda run: run.promise_to(me, term, reason))
 
-    def promise_to(self, candidate: str, term: int, is_ordered: bool) -> None:
-        refusal = self.member.refusal_of(candidate, term, is_ordered, self.now_ms)
+    def promise_to(self, candidate: str, term: int, reason: Reason) -> None:
+        refusal = self.member.refusal_of(candidate, term, reason, self.now_ms)
         if not refusal:
             self.replica.promise(term)
         me = self.node.name
@@ -608,7 +609,8 @@ class World:
             (30, self._write_some), (10, self._rest), (0.5, self._cut_or_heal),
             (0.4, self._cut_store),
             (0.5, self._crash), (0.4, self._freeze_or_thaw), (0.1, self._ask_for_change),
-            (0.3, self.heal), (0.6, self._isolate_primary), (self.restores, self._restore_store),
+            (0.3, self.heal), (0.6, self._isolate_primary), (1, self._suspend_candidate),
+            (self.restores, self._restore_store),
         ]  # fmt: skip
         event = self.chance.choices([e for _, e in kinds], [w for w, _ in kinds])[0]
         event()
@@ -654,6 +656,15 @@ class World:
             self.cut = {frozenset((alone, other)) for other in self.nodes if other != alone}
             self.store_cut = {alone} if self.chance.random() < 0.5 else set()
 
+    def _suspend_candidate(self) -> None:
+        """A candidate is suspended between its last promise and its transaction."""
+        for node in self.nodes.values():
+            if node.run.member.is_candidate and not node.is_frozen:
+                self.note(f"{node.name} is-late")
+                node.is_frozen = True
+                self.at(self.now_ms + self.chance.uniform(0, 6000), node.thaw)
+                return
+
     def _cut_store(self) -> None:
         name = self.chance.choice(sorted(self.nodes))
         if self.chance.random() < 0.2:
@@ -677,8 +688,9 @@ class World:
 
     def _ask_for_change(self) -> None:
         node = self.chance.choice(sorted(self.nodes.values(), key=lambda one: one.name))
-        self.note(f"{node.name} is-ordered")
-        node.run.do(lambda: node.run.member.stand(node.run.now_ms))
+        reason = self.chance.choice([Reason.FAILOVER, Reason.FORCE])
+        self.note(f"{node.name} is-ordered {reason}")
+        node.run.do(lambda: node.run.member.stand(reason, node.run.now_ms))
 
     def _restore_store(self) -> None:
         """Make a backup of the store, or replace the store by the last one."""

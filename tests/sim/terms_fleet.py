@@ -47,7 +47,7 @@ class TermsNode(FleetNode):
     ) -> None:
         super().__init__(fleet, index, disk, config, chance)
         self.terms = self.replication.join_shard(id_of_node(index), lambda: 5000)
-        self.cluster = SimpleNamespace(peers=Peers(SECRET, SHARD.decode(), self.terms))
+        self.cluster = SimpleNamespace(peers=Peers(lambda: SECRET, lambda asked: None, self.terms))
         self.known_term = 0  # of the last order
 
 
@@ -56,7 +56,7 @@ def id_of_node(index: int) -> str:
 
 
 def promise_words(term: int) -> tuple[bytes, ...]:
-    return b"CLUSTER", b"PROMISE", SHARD, b"%d" % term
+    return b"CLUSTER", b"PROMISE", SHARD, b"%d" % term, b"n", b"SILENCE"
 
 
 class Asked(NamedTuple):

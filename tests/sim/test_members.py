@@ -6,6 +6,7 @@ import pytest
 from tests.sim.member_world import NODE_TIMEOUT_MS, STEPS, Node, World, play
 
 from millstream.server.cluster.enrollment import Enrollment
+from millstream.server.cluster.member_actions import Reason
 from millstream.server.cluster.membership import Part
 
 SEEDS = 40
@@ -126,7 +127,7 @@ def test_a_store_with_lower_terms_is_not_believed() -> None:
     world, leader = begun(3, 1)
     backup = world.store.copy()
     other = others(world, leader)[0]
-    other.run.do(lambda: other.run.member.stand(other.clock_ms()))
+    other.run.do(lambda: other.run.member.stand(Reason.FORCE, other.clock_ms()))
     world.pass_time(NODE_TIMEOUT_MS)
     [successor] = world.leaders()
     assert successor is not leader

@@ -24,10 +24,16 @@ class ConnectionClosed(Exception):
 class RawClient:
     """One connection. Every read fails with TimeoutError after `timeout_s`."""
 
-    def __init__(self, port: int, protocol: int = 2, timeout_s: float = DEADLINE_S) -> None:
+    def __init__(
+        self,
+        port: int,
+        protocol: int = 2,
+        timeout_s: float = DEADLINE_S,
+        host: str = "127.0.0.1",
+    ) -> None:
         self.port = port
         self.protocol = protocol
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        self._socket = socket.create_connection((host, port), timeout=timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
         if protocol == 3:

@@ -34,14 +34,19 @@ class Member:
     """One process of etcd. Its data is a folder, which a restart keeps."""
 
     def __init__(
-        self, folder: Path, number: int, ports: Sequence[int], options: Mapping[str, str]
+        self,
+        folder: Path,
+        number: int,
+        ports: Sequence[int],
+        options: Mapping[str, str],
+        host: str,
     ) -> None:
         """`ports` are those for clients and for the other members, of all members in turn."""
         self.folder = folder / f"m{number}"
         self.log = folder / f"m{number}.log"
         scheme = "https" if "--cert-file" in options else "http"
-        self.url = f"{scheme}://127.0.0.1:{ports[2 * number]}"
-        peers = [f"http://127.0.0.1:{port}" for port in ports[1::2]]
+        self.url = f"{scheme}://{host}:{ports[2 * number]}"
+        peers = [f"http://{host}:{port}" for port in ports[1::2]]
         self._words = [
             *(etcd_program(), "--name", f"m{number}", "--data-dir", str(self.folder), *TIMES),
             *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
@@ -88,12 +93,18 @@ class Etcd:
     """All members."""
 
     def __init__(
-        self, folder: Path, count: int = 1, options: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        count: int = 1,
+        options: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         first = free_range(2 * count)
         ports = range(first, first + 2 * count)
-        self.members = [Member(folder, number, ports, options or {}) for number in range(count)]
+        self.members = [
+            Member(folder, number, ports, options or {}, host) for number in range(count)
+        ]
 
     @property
     def urls(self) -> str:

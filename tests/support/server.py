@@ -84,6 +84,7 @@ class Server:
         self._may_fork = not (program or wrapper or is_named)
         self.directives = {**DIRECTIVES, **_needs(self.program), **(directives or {})}
         self.port = 0
+        self.host = "127.0.0.1"
         self.log_path = directory.with_name(directory.name + ".log")
         self._process: forking.Process | None = None
 

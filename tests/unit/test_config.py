@@ -28,6 +28,7 @@ from millstream.server.config.loading import apply_lines, load
 from millstream.server.config.metrics_directives import MetricsDirectives
 from millstream.server.config.process_directives import ProcessDirectives
 from millstream.server.config.replica_directives import ReplicaDirectives
+from millstream.server.config.store_directives import StoreDirectives
 from millstream.server.config.tls_directives import TlsDirectives, UnixDirectives
 from millstream.server.config_check import warnings, warnings_of_ignored
 
@@ -108,8 +109,8 @@ def test_the_server_reads_no_ignored_directive() -> None:
 def test_every_field_is_a_directive() -> None:
     found = {name for name, *_ in ACCEPTED}
     for owner in (
-        ReplicaDirectives, ProcessDirectives, MetricsDirectives, ClusterDirectives, UnixDirectives,
-        TlsDirectives, Config,
+        ReplicaDirectives, ProcessDirectives, MetricsDirectives, ClusterDirectives, StoreDirectives,
+        UnixDirectives, TlsDirectives, Config,
     ):  # fmt: skip
         prefix = getattr(owner, "PREFIX", "")
         parts = NO_DIRECTIVES if owner is Config else set()

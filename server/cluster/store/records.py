@@ -7,6 +7,7 @@
 | `shard/s1` | ShardRecord |
 | `lease/s1` | Holder: the primary, while it has its lease |
 | `node/ID` | NodeRecord: a node that runs; bound to its lease |
+| `secret` | no record: the text with which nodes log in at each other |
 | `election/s1` | Holder: a candidate; bound to its lease |
 | `change/s1` | ShardChange: an order to the primary; bound to the lease of who gives it |
 | `users` | no record: the lines of an aclfile |
@@ -25,7 +26,7 @@ from millstream.server.config.store_directives import SHARD_NAME
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
 
 VERSION = 1
-CONFIG, MAP, USERS = "config", "map", "users"
+CONFIG, MAP, USERS, SECRET = "config", "map", "users", "secret"
 SHARD, LEASE, NODE, ELECTION = "shard/", "lease/", "node/", "election/"
 CHANGE = "change/"
 TERM_MAX = (1 << 63) - 1

@@ -1,0 +1,415 @@
+"""This server as a node of a cluster on many machines: what it tells clients about the shards, and
+which requests it serves.
+
+The map, the members and their addresses are those of the store (`member_service`). The primary of a
+shard serves its slots. A replica sends clients to the primary, except reads of those that have sent
+READONLY.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from millstream import __version__
+from millstream.commands.later.node_row import NodeRow
+from millstream.commands.runtime.context import Session
+from millstream.errors import CommandError, StartError
+from millstream.server.clients import Clients
+from millstream.server.cluster.cluster_view import ClusterView
+from millstream.server.cluster.member_actions import Reason
+from millstream.server.cluster.member_handover import MemberHandover
+from millstream.server.cluster.member_service import MemberService, MemberSettings, steady_ms
+from millstream.server.cluster.membership import Part
+from millstream.server.cluster.node import UNKNOWN_HOSTNAME, UNSERVED, local_end
+from millstream.server.cluster.peers import Peers
+from millstream.server.cluster.promise_request import Asker
+from millstream.server.cluster.relay import Deliver, Sender
+from millstream.server.cluster.slot_map import new_id
+from millstream.server.cluster.states import (
+    FAILED,
+    LOADING,
+    ONLINE,
+    MemberFigures,
+    NodeState,
+)
+from millstream.server.cluster.store.records import NodeRecord
+from millstream.server.cluster.store.store import Store
+from millstream.server.cluster.store.store_opening import StoreSettings, open_store
+from millstream.server.config.cluster_directives import BY_HOSTNAME, BY_IP
+from millstream.server.config.directives import Config
+from millstream.server.durability.persistence import Persistence
+from millstream.server.execution.executor import Executor
+from millstream.server.execution.slot_check import SlotCheck
+from millstream.server.net.listeners import Listeners
+from millstream.server.net.tls_contexts import make_link_context
+from millstream.server.replication.role import Role
+from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.manifest import load_manifest
+from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
+from millstream.storage.keyspace.keyspace import Keyspace
+
+NO_ID = "0" * 40
+ANYWHERE = ("*", "0.0.0.0", "::", "")
+
+
+class MemberServer(Protocol):
+    """The parts of the server that a member of a shard uses."""
+
+    @property
+    def replication(self) -> Role: ...
+    @property
+    def persistence(self) -> Persistence: ...
+    @property
+    def executor(self) -> Executor: ...
+    @property
+    def clients(self) -> Clients: ...
+    @property
+    def listeners(self) -> Listeners: ...
+
+
+class MemberNode:
+    """`is_loading` and `last_frame` are those of this server. `service` is there once it serves."""
+
+    def __init__(
+        self,
+        node: str,
+        config: Config,
+        store: Store,
+        is_loading: Callable[[], bool],
+        last_frame: Callable[[], int],
+    ) -> None:
+        self.id = node
+        self.last_frame = last_frame
+        self.slots = SlotCheck(self)
+        self.service: MemberService | None = None
+        self.peers: Peers | None = None
+        self.dropped_messages = 0
+        self._store = store
+        self._server: MemberServer | None = None
+        self._config = config
+        self._is_loading = is_loading
+        self._readers: set[int] = set()  # clients that have sent READONLY
+        self._owners: list[str] = [""] * CLUSTER_SLOTS  # the names of shards
+        self._mapped: ClusterView | None = None
+        self._serves = False
+        self._known: dict[str, NodeRecord] = {}  # also of nodes whose lease has ended
+
+    # Life
+
+    def check_keys(self, keyspace: Keyspace) -> None:
+        """Keys of other shards, which only a directory from elsewhere can have, are not served."""
+
+    def note_states(self, states: dict[int, NodeState]) -> None:
+        """There is no supervisor."""
+
+    def publish(self, channel: bytes, message: bytes) -> None:
+        """Messages reach the replicas of this node, with its frames, and no other shard."""
+
+    def join(self, server: MemberServer) -> None:
+        """Give the replication of this server terms. It waits for orders from its start on."""
+        config, self._server = self._config, server
+        server.replication.join_shard(self.id, lambda: config.cluster.node_timeout)
+        server.clients.when_gone(self.forget_client)
+
+    def start(self, deliver: Deliver, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
+        """The data is loaded, and the replication starts before the loop runs anything else.
+        StartError if the address of this server is not known. There is no relay to other machines,
+        so `deliver` and `sender` are not used."""
+        server = self._server
+        assert server is not None
+        assert server.replication.terms is not None
+        terms = server.replication.terms
+        config = self._config
+        handover = MemberHandover(
+            terms, server.replication.feeds, server.persistence, server.executor,
+            loop.call_later, steady_ms,
+        )  # fmt: skip
+        asker = Asker(self._secret, partial(make_link_context, config))
+        settings = MemberSettings(
+            announced_record(config, server.listeners.port),
+            config.cluster.shard,
+            config.cluster.lease,
+            config.cluster.node_timeout,
+        )
+        self.service = MemberService(
+            self.id, terms, self._store, asker, handover, settings, self.note_change
+        )
+        self.peers = Peers(self._secret, self.service.check, terms)
+        self.service.start()
+
+    def stop(self) -> None:
+        if self.service is not None:
+            self.service.stop()
+
+    async def give_back(self) -> None:
+        """The server has stopped: the other members need not wait for the end of its lease."""
+        if self.service is not None:
+            await self.service.give_back()
+
+    def _secret(self) -> bytes:
+        return b"" if self.service is None else self.service.secret
+
+    # What the store says
+
+    @property
+    def _view(self) -> ClusterView | None:
+        return None if self.service is None else self.service.member.view
+
+    @property
+    def shard(self) -> str:
+        """The name of the own shard; "" while there is none."""
+        return "" if self.service is None else self.service.member.shard
+
+    @property
+    def shard_id(self) -> str:
+        view = self._view
+        return view.shards[self.shard].record.id if view and self.shard else NO_ID
+
+    @property
+    def epoch(self) -> int:
+        return self._view.map.epoch if self._view else 0
+
+    @property
+    def term(self) -> int:
+        return 0 if self.service is None else self.service.member.term
+
+    @property
+    def is_primary(self) -> bool:
+        return self.service is not None and self.service.member.part is Part.LEADING
+
+    @property
+    def lease_ms(self) -> int:
+        """The time for which the lease of this node certainly lasts."""
+        return 0 if self.service is None else self.service.member.lease.left_ms(steady_ms())
+
+    @property
+    def etcd(self) -> str:
+        member = None if self.service is None else self.service.member
+        if member is None or not member.is_reachable:
+            return "unreachable"
+        return "outdated" if member.is_store_old else "ok"
+
+    def note_change(self) -> None:
+        """The store or the part of this node may have changed."""
+        view, serves = self._view, self.is_primary
+        if view is None or (view is self._mapped and serves == self._serves):
+            return
+        self._serves = serves
+        if self._mapped is None or self._mapped.map != view.map:
+            owners = [""] * CLUSTER_SLOTS
+            for first, last, shard in view.map.ranges:
+                owners[first : last + 1] = [shard] * (last + 1 - first)
+            self._owners = owners
+        self._mapped = view
+        self._known.update({name: found.record for name, found in view.nodes.items()})
+        own = self.shard if serves else None
+        self.slots.own(slot for slot, shard in enumerate(self._owners) if shard == own)
+
+    # Slots
+
+    def owns(self, slot: int) -> bool:
+        """True if the keys of a slot are here, also on a replica."""
+        return bool(self.shard) and self._owners[slot] == self.shard
+
+    def unserved_slot(self, slot: int) -> str | None:
+        """The error of a request for a slot without a known primary; None if it has one."""
+        return UNSERVED if self._primary_of(self._owners[slot]) is None else None
+
+    def foreign_slot(self, session: Session, slot: int) -> str:
+        """The error of a request for the slot of another node."""
+        primary = self._primary_of(self._owners[slot])
+        assert primary is not None
+        row = self._row(primary, session)
+        return f"MOVED {slot} {row.endpoint or ''}:{row.client_port}"
+
+    def may_read(self, session: Session, slot: int) -> bool:
+        """True if this replica may serve a read of this client."""
+        return session.id in self._readers and self.owns(slot)
+
+    def note_reader(self, session: Session, reads: bool) -> None:
+        """READONLY, or READWRITE."""
+        if reads:
+            self._readers.add(session.id)
+        else:
+            self._readers.discard(session.id)
+
+    def forget_client(self, client: Any) -> None:
+        """A client has disconnected."""
+        self._readers.discard(client.id)
+        if self.peers is not None:
+            self.peers.forget(client)
+
+    def _primary_of(self, shard: str) -> str | None:
+        """The ID of the primary of a shard, if its address is known."""
+        view = self._view
+        found = view.shards.get(shard) if view else None
+        primary = found.record.primary if found is not None else ""
+        return primary if primary and (primary == self.id or primary in self._known) else None
+
+    # Nodes
+
+    @property
+    def figures(self) -> MemberFigures | None:
+        """Figures for the metrics."""
+        service = self.service
+        if service is None:
+            return None
+        confirming = service.terms.confirming_members()
+        return MemberFigures(
+            self.lease_ms, confirming, service.member.elections, service.etcd_errors
+        )
+
+    def count_nodes(self) -> dict[str, int]:
+        """The number of nodes by their health."""
+        counts = dict.fromkeys((ONLINE, LOADING, FAILED), 0)
+        for found in self._view.shards.values() if self._view else ():
+            for node in found.record.members:
+                counts[self._health(node)] += 1
+        return counts
+
+    def _health(self, node: str) -> str:
+        if node == self.id:
+            return LOADING if self._is_loading() else ONLINE
+        return ONLINE if self._view and node in self._view.nodes else FAILED
+
+    def rows(self, session: Session) -> list[NodeRow]:
+        """All members with a known address as this client sees them: by the first slot of their
+        shard, the primary of each shard first."""
+        view = self._view
+        if view is None:
+            return [self._row(self.id, session)]
+        rows = []
+        for found in view.shards.values():
+            primary = found.record.primary
+            for node in sorted(found.record.members, key=lambda one: (one != primary, one)):
+                if node == self.id or node in self._known:
+                    rows.append(self._row(node, session))
+        by_shard = {row.shard_id: list(row.ranges[:1]) for row in rows if not row.primary}
+        return sorted(rows, key=lambda row: (by_shard.get(row.shard_id, []), bool(row.primary)))
+
+    def _row(self, node: str, session: Session) -> NodeRow:
+        config, own = self._config, node == self.id
+        record = self._own_record(session) if own else self._known[node]
+        shard = self._view.shard_of(node) if self._view else None
+        found = self._view.shards[shard].record if self._view and shard else None
+        primary = found.primary if found is not None else ""
+        endpoint: str | None = None
+        if config.cluster.preferred_endpoint_type == BY_IP:
+            endpoint = record.host
+        elif config.cluster.preferred_endpoint_type == BY_HOSTNAME:
+            endpoint = record.hostname or UNKNOWN_HOSTNAME
+        has_tls = local_end(session, config.tls.port)[1]
+        with_tls = record.tls_port and (has_tls or not record.port)
+        return NodeRow(
+            node,
+            found.id if found is not None else NO_ID,
+            self._ranges_of(shard) if node == primary else (),
+            record.host,
+            record.hostname,
+            endpoint,
+            record.tls_port if with_tls else record.port,
+            record.port,
+            record.tls_port,
+            own,
+            self._health(node),
+            0,
+            self.last_frame() if own else 0,
+            "" if node == primary else primary or NO_ID,
+        )
+
+    def _own_record(self, session: Session) -> NodeRecord:
+        """The address of this node, as others are told."""
+        if self.service is not None:
+            return self.service.enrollment.record
+        host = local_end(session, 0)[0]
+        return NodeRecord(host, self._config.port, self._config.tls.port, "", "", "", "")
+
+    def _ranges_of(self, shard: str | None) -> tuple[tuple[int, int], ...]:
+        ranges = self._view.map.ranges if self._view else ()
+        return tuple((first, last) for first, last, name in ranges if name == shard)
+
+    def stand(self, is_forced: bool) -> None:
+        """CLUSTER FAILOVER: this replica asks for an election at once."""
+        if self.is_primary:
+            raise CommandError("ERR You should send CLUSTER FAILOVER to a replica")
+        if self.service is None or not self.shard:
+            raise CommandError("ERR this node is no member of a shard yet")
+        reason = Reason.FORCE if is_forced else Reason.FAILOVER
+        self.service.member.stand(reason, steady_ms())
+        self.service.look()
+
+
+def announced_record(config: Config, port: int) -> NodeRecord:
+    """The address at which other nodes and clients reach this server. StartError if it is not
+    known."""
+    cluster = config.cluster
+    return NodeRecord(
+        cluster.announce_ip or _own_address(config),
+        cluster.announce_port or port,
+        cluster.announce_tls_port or config.tls.port,
+        cluster.announce_hostname,
+        "",
+        __version__,
+        "",
+    )
+
+
+def _own_address(config: Config) -> str:
+    """The address on which this server listens; if that is every one, the one from which it reaches
+    etcd."""
+    named = [one for one in config.bind if one.lstrip("-") not in ANYWHERE]
+    if named:
+        return named[0].lstrip("-")
+    url = config.cluster.etcd.replace(",", " ").split()[0]
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        [(family, _, _, _, address), *_] = socket.getaddrinfo(
+            parts.hostname, parts.port or 2379, type=socket.SOCK_DGRAM
+        )
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        raise StartError(
+            "the address of this machine is not known: give it with cluster-announce-ip"
+        ) from None
+
+
+def open_member(
+    config: Config, is_loading: Callable[[], bool], last_frame: Callable[[], int]
+) -> MemberNode:
+    """This server as a node of a cluster in etcd. StartError if the configuration is wrong."""
+    cluster = config.cluster
+    if config.replicaof:
+        raise StartError(
+            "replicaof cannot be given with cluster-name: etcd says who the primary is"
+        )
+    if not config.appendonly or config.appendfsync != "always":
+        raise StartError(
+            "cluster-name needs appendonly yes and appendfsync always: what a node confirms is on "
+            "its disk"
+        )
+    try:
+        store = open_store(
+            StoreSettings(
+                cluster.name,
+                cluster.etcd,
+                cluster.etcd_user,
+                cluster.etcd_password_file,
+                cluster.etcd_cacert,
+            )
+        )
+    except ValueError as problem:
+        raise StartError(f"cluster-etcd: {problem}") from None
+    return MemberNode(_node_id(config), config, store, is_loading, last_frame)
+
+
+def _node_id(config: Config) -> str:
+    """The ID in the data directory; a new one if there is none."""
+    manifest = load_manifest(SystemDisk(config.dir)) if config.dir.exists() else None
+    return manifest.node if manifest is not None and manifest.node else new_id()

@@ -1,0 +1,365 @@
+"""A member of a shard in a server: carries out what its state machine orders (`membership`).
+
+It keeps up with the store, keeps the lease, asks other members for promises, and gives the
+replication of this server its orders. All of it runs in the loop of the server. The time is that of
+the machine since its start, which no clock change moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from millstream.commands.admin.cluster_peers import PromiseRequest
+from millstream.errors import CommandError
+from millstream.server.cluster.cluster_view import view_of
+from millstream.server.cluster.enrollment import Enrollment
+from millstream.server.cluster.member_actions import (
+    Action,
+    AskPromise,
+    Follow,
+    GetLease,
+    KeepLease,
+    Lead,
+    Purpose,
+    ReadAgain,
+    Reason,
+    Rest,
+    Standing,
+    Write,
+)
+from millstream.server.cluster.member_handover import MemberHandover
+from millstream.server.cluster.member_lease import MemberLease
+from millstream.server.cluster.membership import Member, needs_lease
+from millstream.server.cluster.promise_request import Asker
+from millstream.server.cluster.store.records import SECRET, NodeRecord, RecordError
+from millstream.server.cluster.store.store import (
+    Change,
+    Compare,
+    Contents,
+    LeaseEnded,
+    Refused,
+    Store,
+    Unreachable,
+)
+from millstream.server.cluster.store.store_follower import StoreFollower
+from millstream.server.replication.terms import Terms
+
+log = logging.getLogger("millstream.cluster")
+
+LOOK_S = 0.05
+GIVE_BACK_S = 2.0
+BEATS = 5  # of the primary within the node timeout
+STORED_S = 0.005  # between two looks whether the own promise is on the disk
+WAITING = "TRYAGAIN this primary waits until the candidate has all frames"
+PROMISE_S = 2.0  # until the own promise has to be there
+
+
+def steady_ms() -> int:
+    """The time since the start of the machine."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class MemberData:
+    """The data of this server, as the state machine needs it."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+
+    @property
+    def promised(self) -> int:
+        return self._terms.promised
+
+    def standing(self) -> Standing | None:
+        try:
+            return Standing(*self._terms.standing())
+        except CommandError:
+            return None
+
+    def silence_ms(self) -> int | None:
+        return self._terms.silence_ms()
+
+    def confirming_members(self) -> int:
+        return self._terms.confirming_members()
+
+    def acknowledged_frame(self, node: str) -> int:
+        return self._terms.acknowledged_frame(node)
+
+
+class MemberSettings(NamedTuple):
+    """The address of this node, the name of the shard to join (or auto), and the directives
+    cluster-lease and cluster-node-timeout."""
+
+    record: NodeRecord
+    shard: str
+    lease_s: int
+    node_timeout_ms: int
+
+
+class MemberService:
+    """`on_change` is called when the contents of the store or the part of this node may have
+    changed, `on_contents` with what the store has."""
+
+    def __init__(
+        self,
+        node: str,
+        terms: Terms,
+        store: Store,
+        asker: Asker,
+        handover: MemberHandover,
+        settings: MemberSettings,
+        on_change: Callable[[], object],
+    ) -> None:
+        self.member = Member(
+            node, MemberData(terms), MemberLease(settings.lease_s), settings.node_timeout_ms
+        )
+        self.enrollment = Enrollment(self.member, settings.record, settings.shard)
+        self.etcd_errors = 0
+        self.secret = b""  # of the cluster, once it was read
+        self.on_contents: Callable[[Contents], object] = lambda contents: None
+        self.terms = terms
+        self._store = store
+        self._asker = asker
+        self._handover = handover
+        self._on_change = on_change
+        self._follower = StoreFollower(store, self._note_followed, self._lose)
+        self._revision = 0
+        self._reading = False
+        self._read_again = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._problem = ""  # as the log has said
+
+    # Life
+
+    def start(self) -> None:
+        """The data is loaded."""
+        self._spawn(self._follower.run())
+        self._spawn(self._look_often())
+
+    def stop(self) -> None:
+        """The server stops."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def give_back(self) -> None:
+        """The server has stopped: end the lease."""
+        lease = self.member.lease.id
+        if lease and self.member.is_reachable:
+            try:
+                async with asyncio.timeout(GIVE_BACK_S):
+                    await self._store.revoke(lease)
+            except (TimeoutError, Unreachable, Refused) as problem:
+                log.warning("the lease of this node cannot be ended: %s", problem)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("a task of the cluster has ended", exc_info=task.exception())
+
+    async def _look_often(self) -> None:
+        between_s = min(1.0, self.member.node_timeout_ms / 1000 / BEATS)
+        due_s = 0.0
+        while True:
+            if time.monotonic() >= due_s:
+                due_s = time.monotonic() + between_s
+                self.terms.beat()
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Do what is due."""
+        self.member.look(steady_ms())
+        self._react()
+
+    def _react(self) -> None:
+        """Carry out the orders of the state machine, after anything that may have caused some."""
+        self.enrollment.look()
+        self._make_secret()
+        actions = self.member.actions
+        while actions:
+            self._carry_out(actions.pop(0))
+        self._extend_lease()
+        self._report()
+        self._on_change()
+
+    def _make_secret(self) -> None:
+        """The first node makes the secret with which nodes log in at each other."""
+        if self.member.view is not None and not self.secret and self.member.may_write:
+            change = Change(SECRET, os.urandom(32).hex().encode())
+            self.member.write(Purpose.SECRET, [Compare(SECRET, 0)], [change])
+
+    def _report(self) -> None:
+        problem = self.enrollment.problem
+        if problem != self._problem:
+            self._problem = problem
+            if problem:
+                log.error("this server cannot be a node of the cluster: %s", problem)
+
+    def _extend_lease(self) -> None:
+        """Without N, the lease decides until when replies may be sent."""
+        record, now_ms = self.member.record, steady_ms()
+        if record is not None and needs_lease(record) and self.terms.is_leading:
+            left_ms = self.member.lease.left_ms(now_ms)
+            self.terms.extend_lease(left_ms if self.member.may_confirm(now_ms) else 0)
+
+    # The store
+
+    def _note_followed(self, contents: Contents) -> None:
+        """A watch may be late: only a read can say that the store was restored."""
+        if contents.revision < self._revision:
+            self._read()
+        else:
+            self._take(contents)
+
+    def _take(self, contents: Contents) -> None:
+        self._revision = contents.revision
+        try:
+            view = view_of(contents)
+        except RecordError as problem:
+            self._lose(problem)
+            return
+        secret = contents.values.get(SECRET)
+        self.secret = b"" if secret is None else secret.data
+        self.member.take(view, steady_ms())
+        self.on_contents(contents)
+        self._react()
+
+    def _lose(self, problem: Exception) -> None:
+        self.etcd_errors += 1
+        if self.member.is_reachable or self.member.view is None:
+            log.warning("etcd cannot be used: %s", problem)
+        self.member.lose()
+        self._react()
+
+    def _read(self) -> None:
+        """Read all contents; one read at a time, so that their order is that of the store."""
+        if self._reading:
+            self._read_again = True
+        else:
+            self._reading = True
+            self._spawn(self._read_all())
+
+    async def _read_all(self) -> None:
+        try:
+            while True:
+                self._read_again = False
+                try:
+                    self._take(await self._store.read())
+                except (Unreachable, Refused) as problem:
+                    self._lose(problem)
+                    return
+                if not self._read_again:
+                    return
+        finally:
+            self._reading = False
+
+    # Orders
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case GetLease():
+                self._spawn(self._get_lease(action))
+            case KeepLease():
+                self._spawn(self._keep_lease(action))
+            case Write():
+                self._spawn(self._write(action))
+            case ReadAgain():
+                self._read()
+            case AskPromise():
+                self._spawn(self._ask(action))
+            case Lead() | Follow() | Rest():
+                self._order(action)
+
+    def _order(self, action: Lead | Follow | Rest) -> None:
+        try:
+            match action:
+                case Lead(term, members, durable):
+                    self.terms.lead(term, members, durable)
+                case Follow(node, (host, port), term, durable):
+                    self.terms.follow(host, port, node, term, durable)
+                case Rest(term):
+                    if self.terms.term and term > self.terms.term:
+                        self.terms.promise(term)
+        except CommandError as problem:
+            log.error("this node cannot take its part in the shard: %s", problem.message)
+            self.member.order_failed(steady_ms())
+
+    async def _get_lease(self, action: GetLease) -> None:
+        lease, sent_ms = self.member.lease, steady_ms()
+        try:
+            grant = await self._store.grant(action.ttl_s)
+        except (Unreachable, Refused):
+            self.etcd_errors += 1
+            lease.failed(steady_ms())
+        else:
+            lease.granted(grant.id, grant.ttl_s, sent_ms)
+            self.look()
+
+    async def _keep_lease(self, action: KeepLease) -> None:
+        lease, sent_ms = self.member.lease, steady_ms()
+        try:
+            ttl_s = await self._store.keep_alive(action.lease)
+        except (Unreachable, Refused):
+            self.etcd_errors += 1
+            lease.failed(steady_ms())
+        else:
+            lease.kept(ttl_s, sent_ms)
+            self.look()
+
+    async def _write(self, action: Write) -> None:
+        commit = None
+        try:
+            commit = await self._store.commit(action.compares, action.changes)
+        except LeaseEnded:
+            self.member.lease.end()
+        except (Unreachable, Refused) as problem:
+            self.etcd_errors += 1
+            log.warning("a transaction (%s) has failed: %s", action.purpose.name, problem)
+        self.member.written(action.purpose, commit, steady_ms())
+        self._react()
+
+    # Promises
+
+    async def _ask(self, action: AskPromise) -> None:
+        if action.node == self.member.id:
+            standing = await self._promise(action.term)
+        else:
+            asked = PromiseRequest(self.member.shard, action.term, self.member.id, action.reason)
+            standing = await self._asker.ask(action.address, asked)
+        self.member.promised(action.node, action.term, standing, steady_ms())
+        self._react()
+
+    async def _promise(self, term: int) -> Standing | None:
+        """Promise as the others do; the frames on the disk then, or None."""
+        end_s = time.monotonic() + PROMISE_S
+        try:
+            self.terms.promise(term)
+            while not self.terms.is_promise_stored:
+                if time.monotonic() > end_s:
+                    return None
+                await asyncio.sleep(STORED_S)
+            return Standing(*self.terms.standing())
+        except CommandError as problem:
+            log.warning("this node cannot promise term %d: %s", term, problem.message)
+            return None
+
+    def check(self, asked: PromiseRequest) -> None:
+        """Before a promise to another member. CommandError if this node refuses it, and while this
+        primary waits until the candidate has all frames."""
+        if asked.shard != self.member.shard:
+            raise CommandError(f"ERR this node is no member of shard {asked.shard}")
+        reason = Reason(asked.reason)
+        refusal = self.member.refusal_of(asked.candidate, asked.term, reason, steady_ms())
+        if refusal:
+            raise CommandError(f"ERR {refusal}")
+        if reason is Reason.FAILOVER and self._handover.is_waiting(asked.candidate):
+            raise CommandError(WAITING)

@@ -1,0 +1,104 @@
+"""CLUSTER PROMISE at the candidate of an election, which asks other members."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable
+
+from millstream.commands.admin.cluster_peers import PromiseRequest
+from millstream.errors import StartError
+from millstream.server.cluster.member_actions import Address, Standing
+from millstream.server.replication.name_lookup import look_up
+
+log = logging.getLogger("millstream.cluster")
+
+CONNECT_S = 1.0
+ANSWER_S = 2.0
+AGAIN_S = 0.01  # while the other member is the primary, and waits until this one has all frames
+AGAIN = b"-TRYAGAIN "
+LINE_BYTES = 4096
+
+
+class Refusal(Exception):
+    """The other member has answered with an error."""
+
+
+class Asker:
+    """Asks other members, each time over a connection of its own. `secret()` is that of the
+    cluster, `make_context()` the TLS of links between servers."""
+
+    def __init__(
+        self, secret: Callable[[], bytes], make_context: Callable[[], ssl.SSLContext | None]
+    ) -> None:
+        self._secret = secret
+        self._make_context = make_context
+
+    async def ask(self, address: Address, asked: PromiseRequest) -> Standing | None:
+        """The last frame on the disk of the other member, which has promised; None if it has
+        refused, or has not answered."""
+        host, port = address
+        if not host:
+            return None
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await self._ask(host, port, asked)
+        except Refusal as problem:
+            log.info("%s:%d does not promise term %d: %s", host, port, asked.term, problem)
+        except (OSError, TimeoutError, ValueError, EOFError, StartError) as problem:
+            reason = str(problem) or "it has not answered in time"
+            log.info("%s:%d cannot be asked for term %d: %s", host, port, asked.term, reason)
+        return None
+
+    async def _ask(self, host: str, port: int, asked: PromiseRequest) -> Standing:
+        context = self._make_context()
+        async with asyncio.timeout(CONNECT_S):
+            [first, *_] = await look_up(host, port)
+            reader, writer = await asyncio.open_connection(
+                first, port, limit=LINE_BYTES, ssl=context,
+                server_hostname=host if context is not None else None,
+            )  # fmt: skip
+        try:
+            writer.write(_packed([b"CLUSTER", b"PEER", self._secret()]))
+            await _line(reader)
+            words = [b"CLUSTER", b"PROMISE", *(str(one).encode() for one in asked)]
+            while True:
+                writer.write(_packed(words))
+                with contextlib.suppress(_Later):
+                    return await _standing(reader)
+                await asyncio.sleep(AGAIN_S)
+        finally:
+            writer.close()
+
+
+class _Later(Exception):
+    """The other member is to be asked again."""
+
+
+def _packed(words: list[bytes]) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """A line of a reply. Refusal for an error."""
+    line = (await reader.readuntil(b"\r\n")).removesuffix(b"\r\n")
+    if line.startswith(AGAIN):
+        raise _Later
+    if line.startswith(b"-"):
+        raise Refusal(line[1:].decode("utf-8", "replace"))
+    return line
+
+
+async def _standing(reader: asyncio.StreamReader) -> Standing:
+    """The reply: a list of the term, the line of history, and the number."""
+    if await _line(reader) != b"*3":
+        raise ValueError("its reply is no list of three")
+    term = await _line(reader)
+    await _line(reader)
+    history = await _line(reader)
+    number = await _line(reader)
+    if not (term.startswith(b":") and number.startswith(b":")):
+        raise ValueError("its reply has no numbers")
+    return Standing(int(term[1:]), history.decode("ascii"), int(number[1:]))

@@ -1,0 +1,147 @@
+"""Failover of a shard of real servers, with a real etcd: kill -9, suspended processes, no etcd."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.cluster import ClusterNode, RedisCluster
+from redis.exceptions import RedisClusterException, RedisError
+from tests.support.client import ConnectionClosed, RawClient
+from tests.support.etcd import Etcd
+from tests.support.member_servers import MemberServers, ask
+from tests.support.resp import Error, Simple
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def shard(tmp_path: Path, etcd: Etcd) -> Iterator[MemberServers]:
+    made = MemberServers(tmp_path, etcd)
+    yield made.start()
+    made.kill()
+
+
+class ClusterWriter:
+    """Appends with redis-py's client of clusters, until it is stopped. `confirmed` are the IDs of
+    the entries that were answered."""
+
+    def __init__(self, shard: MemberServers) -> None:
+        self.confirmed: list[bytes] = []
+        nodes = [ClusterNode("127.0.0.1", server.port) for server in shard.servers]
+        self.client: Any = RedisCluster(startup_nodes=nodes, socket_timeout=2.0)
+        self._is_stopped = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def _write(self) -> None:
+        while not self._is_stopped.is_set():
+            try:
+                self.confirmed.append(self.client.xadd("s", {"n": len(self.confirmed)}))
+            except (RedisError, RedisClusterException, OSError):
+                self._is_stopped.wait(0.01)
+
+    def wait_for_more(self, count: int = 50) -> None:
+        wanted = len(self.confirmed) + count
+        wait_until(lambda: len(self.confirmed), lambda n: n >= wanted, "more entries", 20.0)
+
+    def stop(self) -> None:
+        self._is_stopped.set()
+        self._thread.join()
+
+    def missing(self) -> set[bytes]:
+        found = {entry for entry, _ in self.client.xrange("s")}
+        return set(self.confirmed) - found
+
+
+def test_kill_9_of_a_primary_loses_nothing_confirmed(shard: MemberServers) -> None:
+    writer = ClusterWriter(shard)
+    writer.wait_for_more()
+    first = shard.wait_for_primary()
+    first.kill()
+    second = shard.wait_for_primary()
+    assert second is not first
+    writer.wait_for_more()
+    first.start()
+    shard.wait_for_followers()
+    assert writer.missing() == set()
+
+    second.kill()  # and its disk is lost
+    shutil.rmtree(second.directory)
+    third = shard.wait_for_primary()
+    writer.wait_for_more()
+    second.directory.mkdir()
+    second.launch()
+    wait_until(lambda: "shard s1 has all members" in second.log, what="the refusal")
+    writer.wait_for_more()
+    assert shard.wait_for_primary() is third
+    writer.stop()
+    assert writer.missing() == set()
+
+
+def refuses(client: RawClient, *words: str) -> bool:
+    """True if the reply is an error, or the connection is closed."""
+    try:
+        return isinstance(client.call(*words), Error)
+    except (ConnectionClosed, OSError):
+        return True
+
+
+def test_a_suspended_primary_serves_nothing_old(shard: MemberServers) -> None:
+    old = shard.wait_for_primary()
+    with RawClient(old.port) as client:
+        assert client.call("SET", "a", "old") == Simple("OK")
+        old.signal(signal.SIGSTOP)
+        try:
+            new = shard.wait_for_primary(old)
+            assert ask(new, "SET", "a", "new") == Simple("OK")
+        finally:
+            old.signal(signal.SIGCONT)
+        assert refuses(client, "SET", "a", "lost")
+        assert refuses(client, "GET", "a")
+    assert shard.wait_for_followers() is new
+    assert ask(new, "GET", "a") == b"new"
+    with RawClient(old.port) as client:
+        assert client.call("READONLY") == Simple("OK")
+        wait_until(lambda: client.call("GET", "a"), lambda value: value == b"new")
+        assert client.call("SET", "a", "x") == Error(f"MOVED 15495 127.0.0.1:{new.port}")
+
+
+def test_an_operator_changes_the_primary(shard: MemberServers) -> None:
+    writer = ClusterWriter(shard)
+    writer.wait_for_more()
+    old = shard.wait_for_primary()
+    assert "to a replica" in str(ask(old, "CLUSTER", "FAILOVER"))
+    target = next(shard.others(shard.wait_for_followers()))
+    assert ask(target, "CLUSTER", "FAILOVER") == Simple("OK")
+    wait_until(lambda: shard.primary() is target, what="the target", deadline_s=20.0)
+    writer.wait_for_more()
+    other = next(shard.others(shard.wait_for_followers()))
+    assert ask(other, "CLUSTER", "FAILOVER", "FORCE") == Simple("OK")
+    shard.wait_for_primary(target)  # perhaps the third one, if that has more
+    writer.wait_for_more()
+    shard.wait_for_followers()
+    writer.stop()
+    assert writer.missing() == set()
+
+
+def test_without_etcd_a_primary_stays_and_none_is_elected(tmp_path: Path) -> None:
+    etcd = Etcd(tmp_path / "etcd").start()
+    shard = MemberServers(tmp_path, etcd)
+    try:
+        first = shard.start().wait_for_primary()
+        etcd.kill()
+        reads_etcd = next(shard.others(first))
+        wait_until(lambda: "etcd cannot be used" in reads_etcd.log, what="the loss", deadline_s=20)
+        assert ask(first, "SET", "a", "1") == Simple("OK")
+        first.kill()
+        etcd.start()
+        second = shard.wait_for_primary()
+        assert ask(second, "GET", "a") == b"1"
+    finally:
+        shard.kill()
+        etcd.kill()

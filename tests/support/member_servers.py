@@ -1,0 +1,109 @@
+"""A shard on this machine: servers that are members of a cluster whose map is in etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+from millstream.server.cluster.cluster_view import ClusterView, view_of
+from millstream.server.cluster.store.store_opening import StoreSettings, open_store
+from millstream.server.cluster.store_cli import create
+
+from .client import ConnectionClosed, RawClient
+from .etcd import Etcd
+from .namespaces import Machine
+from .resp import Error, Reply, Simple
+from .server import Server, free_port
+from .waiting import wait_until
+
+NODE_TIMEOUT_MS = 1000
+CHANGE_S = 20.0  # until another primary serves
+_numbers = count(1)
+
+
+class MemberServers:
+    """The servers of one shard, each on a machine of its own if there are any."""
+
+    def __init__(
+        self,
+        folder: Path,
+        etcd: Etcd,
+        size: int = 3,
+        durable: int = 1,
+        machines: Sequence[Machine] = (),
+    ) -> None:
+        self.settings = StoreSettings(f"members{next(_numbers)}", etcd.urls)
+        asyncio.run(create(open_store(self.settings), 1, size, durable))
+        directives = {
+            "cluster-name": self.settings.name,
+            "cluster-etcd": etcd.urls,
+            "cluster-shard": "s1",
+            "cluster-lease": "3",
+            "cluster-node-timeout": str(NODE_TIMEOUT_MS),
+        }
+        self.servers = [Server(folder / f"n{number}", directives) for number in range(size)]
+        for number, machine in enumerate(machines):
+            directives |= {"bind": machine.address, "protected-mode": "no"}
+            server = Server(folder / f"n{number}", directives, wrapper=machine.wrapper)
+            server.host = machine.address
+            self.servers[number] = server
+
+    def start(self) -> MemberServers:
+        """Start all of them. Each one refuses requests until there is a primary."""
+        for server in self.servers:
+            server.directory.mkdir(parents=True, exist_ok=True)
+            server.port = free_port()
+            server.launch()
+        self.wait_for_followers()
+        return self
+
+    def kill(self) -> None:
+        for server in self.servers:
+            if server.is_alive():
+                server.kill()
+
+    def view(self) -> ClusterView:
+        return view_of(asyncio.run(open_store(self.settings).read()))
+
+    def primary(self) -> Server | None:
+        """The server that serves as the primary."""
+        for server in self.servers:
+            if server.is_alive() and ask(server, "SET", "probe", "1") == Simple("OK"):
+                return server
+        return None
+
+    def wait_for_primary(self, *without: Server) -> Server:
+        """The primary, once there is one other than these."""
+        found = wait_until(
+            self.primary,
+            lambda server: server is not None and server not in without,
+            "a primary",
+            CHANGE_S,
+        )
+        assert found is not None
+        return found
+
+    def wait_for_followers(self, deadline_s: float = CHANGE_S) -> Server:
+        """The primary, once all others follow it."""
+        return wait_until(self._followed, what="a primary of all", deadline_s=deadline_s)  # type: ignore[return-value]
+
+    def _followed(self) -> Server | None:
+        """The primary, if all others follow it."""
+        primary = self.primary()
+        role = None if primary is None else ask(primary, "ROLE")
+        has_all = isinstance(role, list) and len(role) == 3 and isinstance(role[2], list)
+        return primary if has_all and len(role[2]) == len(self.servers) - 1 else None
+
+    def others(self, server: Server) -> Iterator[Server]:
+        return (one for one in self.servers if one is not server)
+
+
+def ask(server: Server, *words: str) -> Reply:
+    """A reply of a server; an Error also if it cannot be reached, or does not answer soon."""
+    try:
+        with RawClient(server.port, timeout_s=1.0, host=server.host) as client:
+            return client.call(*words)
+    except (OSError, ConnectionClosed) as problem:
+        return Error(f"ERR {problem}")
