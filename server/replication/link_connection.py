@@ -49,6 +49,10 @@ def why_lost(error: Exception | None, uses_tls: bool, unanswered: bool) -> str:
         )
     if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
         return "this port does not speak TLS; tls-replication needs the tls-port of the primary"
+    if isinstance(error, TimeoutError) and not error.args:
+        # A Redis without TLS waits for the end of a line, and does not answer.
+        reason = f"it has not answered for {_CONNECT_S:g} seconds"
+        return f"{reason}; a port without TLS needs tls-replication no" if uses_tls else reason
     if error is not None and not isinstance(error, ConnectionResetError):
         return in_words(error)
     if not unanswered:

@@ -257,8 +257,7 @@ class LinkProtocol:
         assert self._redis is not None
         for event in self._redis.feed(data):
             if isinstance(event, Refusal):
-                self._ended = True
-                yield Refused(event.text, event.text.startswith(_TEMPORARY))
+                yield self._refused(event.text)
                 return
             yield event
 
@@ -306,7 +305,9 @@ class LinkProtocol:
         if self._asked == "REPLCONF" and "REPLCONF" in text:
             text = f"the primary is not a compatible millstream server ({text})"
         elif self._asked == "AUTH":
-            text = f"{text.removesuffix('.')}: check masteruser and masterauth"
+            text = f"{text.rstrip('.?')}: check masteruser and masterauth"
+        elif text.startswith("NOPERM"):
+            text = f"{text}: masteruser needs +psync +replconf +ping"
         return Refused(text, text.startswith(_TEMPORARY))
 
     def _position(self, text: str) -> Event | None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from millstream.server.replication import history
 from millstream.server.replication.backlog import Backlog
+from millstream.server.replication.link_connection import why_lost
 from millstream.server.replication.link_protocol import (
     Continued,
     Event,
@@ -247,6 +248,26 @@ def asked(**fields: object) -> LinkProtocol:
     return link
 
 
+def test_a_primary_that_does_not_answer_may_have_no_tls() -> None:
+    reason = why_lost(TimeoutError(), uses_tls=True, unanswered=True)
+    assert reason.endswith("for 10 seconds; a port without TLS needs tls-replication no")
+    plain = why_lost(TimeoutError(), uses_tls=False, unanswered=True)
+    assert plain == "it has not answered for 10 seconds"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "WRONGPASS invalid username-password pair or user is disabled.",
+        "ERR AUTH called without any password configured. Is that right?",
+    ],
+)
+def test_an_error_of_auth_names_the_directives(answer: str) -> None:
+    link = LinkProtocol(opening(password="wrong"), 1 << 20)
+    (refused,) = events(link, f"+PONG\r\n-{answer}\r\n".encode())
+    assert refused == Refused(f"{answer[:-1]}: check masteruser and masterauth", False)
+
+
 def test_a_missing_password_is_named() -> None:
     refused = Refused("NOAUTH the primary needs a password: set masterauth", False)
     link = LinkProtocol(opening(password=""), 1 << 20)
@@ -310,7 +331,9 @@ def test_a_redis_as_a_primary_is_asked_in_its_own_words() -> None:
         IsRedis("redis", "")
     ]
     assert sent_by(link).endswith(b"PSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n")
-    assert events(link, b"-NOPERM no psync\r\n") == [Refused("NOPERM no psync", False)]
+    assert events(link, b"-NOPERM no psync\r\n") == [
+        Refused("NOPERM no psync: masteruser needs +psync +replconf +ping", False)
+    ]
 
 
 def test_an_ack_has_the_offsets_applied_and_on_disk() -> None:
