@@ -490,16 +490,16 @@ class Link:
 
     def sync_failed(self, error: Exception) -> None:
         """The data here stays; another attempt follows."""
-        log.warning("the full sync has failed: %s", in_words(error))
-        self._note_failed(error)
+        self._note_failed(f"the full sync has failed: {in_words(error)}")
         self._wait_s = 1
         if self._connection is not None:  # the link is not the cause
             self._wait_longer()
         self.drop("the full sync has failed")
 
-    def _note_failed(self, error: Exception) -> None:
+    def _note_failed(self, sentence: str) -> None:
+        log.warning("%s", sentence)
         self.totals.failed_syncs += 1
-        self.totals.last_error = in_words(error)
+        self.totals.last_error = sentence
 
     def _rewind(self, seq: int) -> None:
         """Frames here belong to a line of history that has ended: give them up."""
@@ -518,8 +518,7 @@ class Link:
             self.totals.rewinds += 1
             log.warning("this server is back at frame %d", self.persistence.commits.last_seq)
         else:
-            log.warning("the rewind has failed: %s. A full sync follows", in_words(error))
-            self._note_failed(error)
+            self._note_failed(f"the rewind has failed: {in_words(error)}. A full sync follows")
         self.connect()
 
     # Frames

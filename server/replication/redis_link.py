@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from millstream.errors import CommandError
-from millstream.server.durability.data_files import in_words
 from millstream.server.replication.history import Histories
 from millstream.server.replication.link_protocol import IsRedis
 from millstream.server.replication.receiver import Receiver
@@ -160,7 +159,6 @@ class RedisLink:
         elif isinstance(error, ConversionError):
             self._halt(f"{error}. Send REPLICAOF again when the cause is mended")
         else:
-            log.warning("the full sync has failed: %s", in_words(error))
             link.sync_failed(error)
 
     def _halt(self, reason: str) -> None:

@@ -250,8 +250,10 @@ def test_a_full_disk_during_a_full_sync(replicas: Replicas, tmp_path: Path, has_
         replica = replicas.client("b")
         fill(replica, 7, "other")
         replicas.follow("b", "a")
-        wait_until(lambda: "the full sync has failed: No space left on device" in server.log)
+        sentence = "the full sync has failed: No space left on device"
+        wait_until(lambda: sentence in server.log)
         wait_until(lambda: facts(replica)["repl_failed_syncs"] >= 1)
+        assert facts(replica)["repl_last_error"] == sentence
         assert replica.xlen("other") == 7
         server.kill()
         server.start()
