@@ -8,18 +8,22 @@ import signal
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests.support.certificates import Authority
 from tests.support.etcd import UNCHECKED, Etcd
 from tests.support.shards import free_range
 
 from millstream.server.cluster.store import etcd_connection
+from millstream.server.cluster.store import etcd_requests as requests
 from millstream.server.cluster.store.etcd_store import (
     TIMEOUT_S,
     EtcdStore,
@@ -364,3 +368,28 @@ def test_wrong_urls_are_refused(text: str, reason: str) -> None:
 def test_urls_have_defaults() -> None:
     found = [(one.host, one.port) for one in parse_endpoints("a, https://[::1]:5 http://b")]
     assert found == [("a", 2379), ("::1", 5), ("b", 2379)]
+    assert parse_endpoints("https://müller.example")[0].host == "xn--mller-kva.example"
+
+
+NAMES = st.sampled_from([
+    "header", "revision", "kvs", "key", "value", "mod_revision", "lease", "result", "events",
+    "type", "kv", "TTL", "ID", "error", "code", "message", "grpc_code", "canceled",
+    "cancel_reason", "compact_revision", "token", "succeeded",
+])  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+PARSERS = (
+    partial(requests.contents_of, prefix="/a/"), requests.commit_of, requests.grant_of,
+    requests.kept_of, requests.term_of, requests.token_of, requests.revision_of,
+    partial(requests.changes_of, prefix="/a/"),
+)  # fmt: skip
+
+
+@given(JSON.map(json.dumps).map(str.encode) | st.binary(max_size=20), st.sampled_from(PARSERS))
+@example(b"[" * 100_000, requests.commit_of)
+def test_any_reply_is_read_or_refused(content: bytes, parse: Callable[..., object]) -> None:
+    with suppress(requests.UnexpectedReply, requests.EtcdError, Compacted):
+        requests.parsed(parse, requests.reply_of(content))

@@ -144,7 +144,7 @@ def reply_of(content: bytes) -> Fields:
     """The object in a reply, or in one line of a stream. EtcdError if it is an error."""
     try:
         fields = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UnexpectedReply(f"it has answered {content[:80]!r}") from None
     if not isinstance(fields, dict):
         raise UnexpectedReply(f"it has answered {content[:80]!r}")
@@ -163,7 +163,7 @@ def parsed(parse: Callable[[Fields], Outcome], reply: Fields) -> Outcome:
     types."""
     try:
         return parse(reply)
-    except (KeyError, ValueError, TypeError, AttributeError) as problem:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as problem:
         raise UnexpectedReply(
             f"its answer cannot be read ({type(problem).__name__}: {problem})"
         ) from None
@@ -228,7 +228,7 @@ def term_of(reply: Fields) -> int:
 
 def token_of(reply: Fields) -> str:
     token = reply.get("token")
-    if not isinstance(token, str) or not token or not token.isprintable():
+    if not isinstance(token, str) or not token or not (token.isascii() and token.isprintable()):
         raise UnexpectedReply("its answer has no token")
     return token
 

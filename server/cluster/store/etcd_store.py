@@ -96,10 +96,11 @@ def _parse(url: str, authority: ssl.SSLContext | None) -> Endpoint:
     if parts.path not in ("", "/") or parts.query or parts.fragment or not parts.hostname:
         raise ValueError(f"{url} is no URL of etcd, such as http://127.0.0.1:2379")
     check_host(parts.hostname)
+    host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode()
     tls = None
     if parts.scheme == "https":
         tls = authority or ssl.create_default_context()
-    return Endpoint(url, parts.hostname, port, tls)
+    return Endpoint(url, host, port, tls)
 
 
 def authority_context(path: str) -> ssl.SSLContext:
