@@ -40,9 +40,11 @@ from millstream.server.cluster.states import (
 from millstream.server.cluster.store.records import NodeRecord
 from millstream.server.cluster.store.store import Store
 from millstream.server.cluster.store.store_opening import StoreSettings, open_store
+from millstream.server.cluster.stored_users import StoredUsers
 from millstream.server.config.cluster_directives import BY_HOSTNAME, BY_IP
 from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
+from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.slot_check import SlotCheck
 from millstream.server.net.listeners import Listeners
@@ -69,6 +71,8 @@ class MemberServer(Protocol):
     @property
     def clients(self) -> Clients: ...
     @property
+    def access(self) -> Access: ...
+    @property
     def listeners(self) -> Listeners: ...
 
 
@@ -88,6 +92,7 @@ class MemberNode:
         self.slots = SlotCheck(self)
         self.service: MemberService | None = None
         self.peers: Peers | None = None
+        self.users: StoredUsers | None = None
         self.dropped_messages = 0
         self._store = store
         self._server: MemberServer | None = None
@@ -115,6 +120,8 @@ class MemberNode:
         config, self._server = self._config, server
         server.replication.join_shard(self.id, lambda: config.cluster.node_timeout)
         server.clients.when_gone(self.forget_client)
+        self.users = StoredUsers(self._store, server.access, config)
+        self.users.load_first()
 
     def start(self, deliver: Deliver, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
         """The data is loaded, and the replication starts before the loop runs anything else.
@@ -140,11 +147,15 @@ class MemberNode:
             self.id, terms, self._store, asker, handover, settings, self.note_change
         )
         self.peers = Peers(self._secret, self.service.check, terms)
+        assert self.users is not None
+        self.service.on_contents = self.users.take
         self.service.start()
 
     def stop(self) -> None:
         if self.service is not None:
             self.service.stop()
+        if self.users is not None:
+            self.users.stop()
 
     async def give_back(self) -> None:
         """The server has stopped: the other members need not wait for the end of its lease."""

@@ -230,7 +230,8 @@ class MemberService:
         secret = contents.values.get(SECRET)
         self.secret = b"" if secret is None else secret.data
         self.member.take(view, steady_ms())
-        self.on_contents(contents)
+        if not self.member.is_store_old:
+            self.on_contents(contents)
         self._react()
 
     def _lose(self, problem: Exception) -> None:

@@ -1,10 +1,11 @@
 """The users of all nodes of a cluster on many machines: the lines of an aclfile, in its store.
 
 A change is a transaction that compares the version, so that no change by another node is lost. Its
-reply is sent when this node has applied it. Each node writes what it has applied to its aclfile,
-which it reads when it starts: the users are the same while the store cannot be reached.
+reply is sent when this node has applied it. Each node writes what it has applied to its aclfile, or
+to users.acl in its data directory, and reads that when it starts: the users are the same while the
+store cannot be reached.
 
-Until the first change the store has no users, and each node has those of its own aclfile. They
+Until the first change the store has no users, and each node has its own. They
 become those of all nodes with the change. `default` is among them only if it is not as requirepass
 makes it.
 """
@@ -12,12 +13,13 @@ makes it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from millstream.commands.access.users import DEFAULT_USER, User, Users
 from millstream.commands.admin.acl import UserChange
-from millstream.errors import CommandError
+from millstream.errors import CommandError, StartError
+from millstream.server.cluster.shared_users import NAME
 from millstream.server.cluster.store.records import USERS
 from millstream.server.cluster.store.store import (
     Change,
@@ -32,6 +34,7 @@ from millstream.server.config.directives import Config
 from millstream.server.config.file_replacement import replace_file
 from millstream.server.config.user_files import read_users, text_of, users_in, with_default
 from millstream.server.execution.access import Access
+from millstream.server.execution.user_store import NO_FILE
 from millstream.server.monitor.log import LOGGER
 
 UNREACHABLE = "ERR users cannot be changed while etcd is unreachable"
@@ -49,22 +52,33 @@ class PendingChange:
 
 
 class StoredUsers:
-    """`take` gets the contents of the store whenever they change. `end_wait` ends the wait of the
-    client with an ID."""
+    """`take` gets the contents of the store whenever they change."""
 
-    def __init__(
-        self, store: Store, access: Access, config: Config, end_wait: Callable[[int], object]
-    ) -> None:
+    def __init__(self, store: Store, access: Access, config: Config) -> None:
         self._store = store
         self._access = access
         self._config = config
-        self._end_wait = end_wait
         self._applied: bytes | None = None
         self._revision = 0  # of the contents that were taken last
         self._taken = asyncio.Event()
         self._turn = asyncio.Lock()  # one change of this node after the other
         self._tasks: set[asyncio.Task[None]] = set()
         access.shared = self
+
+    def load_first(self) -> None:
+        """The users that this node had when it ran last, unless its aclfile has them. StartError
+        if they cannot be read."""
+        if self._config.user_lines:
+            raise StartError(
+                f"{self._config.user_lines[0].where}: `user` lines cannot be given with "
+                "cluster-name: write the users into an aclfile, and use ACL LOAD at one node"
+            )
+        if self._config.aclfile or not self._path().exists():
+            return
+        try:
+            self._access.replace(self._from_file())
+        except CommandError as problem:
+            raise StartError(problem.message.removeprefix("ERR ")) from None
 
     def take(self, contents: Contents) -> None:
         value = contents.values.get(USERS)
@@ -87,7 +101,11 @@ class StoredUsers:
             LOGGER.error("the users cannot be written to %s: %s", self._path(), problem.strerror)
 
     def _path(self) -> Path:
-        return Path(self._config.located(self._config.aclfile))
+        return Path(self._config.located(self._config.aclfile or NAME))
+
+    def _from_file(self) -> list[User]:
+        found = read_users(self._path(), self._access.users)
+        return with_default(found, self._config.requirepass)
 
     # Changes
 
@@ -100,8 +118,9 @@ class StoredUsers:
 
     def from_file(self, users: Users) -> None:
         """Replace users by those of the aclfile of this node."""
-        found = read_users(self._path(), self._access.users)
-        users.replace(with_default(found, self._config.requirepass))
+        if not self._config.aclfile:
+            raise CommandError(NO_FILE)
+        users.replace(self._from_file())
 
     def stop(self) -> None:
         for task in self._tasks:
@@ -122,7 +141,7 @@ class StoredUsers:
             reply = CommandError(UNREACHABLE)
         pending.reply = reply
         if pending.is_waited:
-            self._end_wait(client_id)
+            self._access.end_wait(client_id)
 
     async def _commit(self, change: UserChange) -> tuple[object, int]:
         """The reply of a change that is in the store, and the revision from which on it is."""

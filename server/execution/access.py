@@ -220,6 +220,12 @@ class Access:
                 known.take_over(user)
                 self.changed(known)
 
+    def end_wait(self, client_id: int) -> None:
+        """A change of shared users has ended, for which this client waits."""
+        client = self._clients.get(client_id)
+        if client is not None:
+            self._executor.unblock_client(client, False)
+
     def _clients_of(self, user: User) -> list[Any]:
         return [client for client in self._clients.values() if client.user is user]
 

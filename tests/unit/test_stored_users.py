@@ -40,7 +40,7 @@ class Node(InProcessServer):
         self.user_store = UserStore(self.acl_config, self.access)
         self.user_store.load_first()
         store = model.of_node(name)
-        self.users = StoredUsers(store, self.access, self.acl_config, self._end_wait)
+        self.users = StoredUsers(store, self.access, self.acl_config)
         follower = StoreFollower(store, self.users.take, lambda problem: None)
         self.task = asyncio.create_task(follower.run())
         self.client: Any = self.player()
@@ -48,15 +48,12 @@ class Node(InProcessServer):
         self.clients[self.client.id] = self.client
         self.access.log_in_default(self.client)
 
-    def _end_wait(self, client_id: int) -> None:
-        self.executor.unblock_client(self.clients[client_id], False)
-        self.settle()
-
     async def ask(self, line: str) -> Reply:
         """The reply to a request that may wait."""
         self.client.send(line)
         while not self.client.unread:
             await asyncio.sleep(0.05)
+            self.settle()
         return self.client.read()
 
     def names(self) -> set[str]:

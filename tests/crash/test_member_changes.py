@@ -1,0 +1,98 @@
+"""Members of a shard of real servers change while clients write, and so do its users."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.crash.test_member_failover import ClusterWriter
+from tests.support.client import RawClient
+from tests.support.etcd import Etcd
+from tests.support.member_servers import MemberServers, ask
+from tests.support.resp import Error, Simple
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+from millstream.__main__ import main
+
+OK = Simple("OK")
+
+
+@pytest.fixture
+def shard(tmp_path: Path, etcd: Etcd) -> Iterator[MemberServers]:
+    made = MemberServers(tmp_path, etcd)
+    yield made.start()
+    made.kill()
+
+
+def run(shard: MemberServers, *words: str) -> None:
+    where = ["--name", shard.settings.name, "--etcd", shard.settings.urls]
+    done = CliRunner().invoke(main, ["cluster", *words, *where])
+    assert (done.exit_code, done.output) == (0, "shard s1 has its new members\n")
+
+
+def id_of(server: Server) -> str:
+    reply = ask(server, "CLUSTER", "MYID")
+    assert isinstance(reply, bytes)
+    return reply.decode()
+
+
+def test_a_lost_member_is_replaced_while_clients_write(shard: MemberServers) -> None:
+    writer = ClusterWriter(shard)
+    writer.wait_for_more()
+    primary = shard.wait_for_primary()
+    lost, other = shard.others(primary)
+    lost_id = id_of(lost)
+    lost.kill()
+    shutil.rmtree(lost.directory)
+    lost.directory.mkdir()
+    lost.launch()
+    wait_until(lambda: "shard s1 has all members" in lost.log, what="the refusal")
+    new_id = id_of(lost)
+    assert new_id != lost_id
+    run(shard, "replace", lost_id, new_id)
+    record = shard.view().shards["s1"].record
+    assert (set(record.members), record.size) == ({id_of(primary), id_of(other), new_id}, 3)
+    writer.wait_for_more()
+    shard.wait_for_followers()
+
+    other.kill()  # the new member alone confirms, and then has everything
+    writer.wait_for_more()
+    primary.kill()
+    other.start()
+    assert shard.wait_for_primary() is lost
+    writer.wait_for_more()
+
+    primary.start()
+    shard.wait_for_followers()
+    run(shard, "remove", "s1", id_of(other))
+    assert shard.view().shards["s1"].record.size == 2
+    writer.wait_for_more()
+    run(shard, "add", "s1", id_of(other))
+    assert shard.view().shards["s1"].record.size == 3
+    writer.wait_for_more()
+    shard.wait_for_followers()
+    writer.stop()
+    assert writer.missing() == set()
+
+
+def test_users_are_those_of_all_nodes(shard: MemberServers) -> None:
+    primary = shard.wait_for_primary()
+    one, two = shard.others(primary)
+    assert ask(one, "ACL", "SETUSER", "ann", "on", ">secret", "+ping", "+acl|whoami") == OK
+    for server in (primary, two):
+        wait_until(lambda server=server: ask(server, "ACL", "USERS"), lambda names: b"ann" in names)
+    with RawClient(two.port) as client:
+        assert client.call("AUTH", "ann", "secret") == OK
+        assert ask(primary, "ACL", "SETUSER", "ann", "-ping") == OK
+        wait_until(lambda: client.call("PING"), lambda reply: isinstance(reply, Error))
+        assert ask(two, "ACL", "DELUSER", "ann") == 1
+    two.kill()
+    assert b"ann" not in ask(one, "ACL", "USERS")
+    assert ask(one, "ACL", "SETUSER", "bob", "on", "nopass") == OK
+    one.kill()
+    one.start()
+    assert b"bob" in ask(one, "ACL", "USERS")
