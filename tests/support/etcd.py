@@ -72,6 +72,16 @@ class Member:
         assert self._process is not None
         self._process.send_signal(sign)
 
+    def suspend(self) -> None:
+        """SIGSTOP; a thread may run until its next system call, so wait for all of them."""
+        self.send(signal.SIGSTOP)
+        wait_until(self._is_suspended, what="the end of all threads")
+
+    def _is_suspended(self) -> bool:
+        assert self._process is not None
+        tasks = Path(f"/proc/{self._process.pid}/task").glob("*/stat")
+        return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in tasks)
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()

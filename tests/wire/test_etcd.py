@@ -316,7 +316,7 @@ def test_a_member_without_a_majority(tmp_path: Path) -> None:
         first = await name.commit([], [Change("a", b"1", lease.id)])
         watch = asyncio.ensure_future(anext(name.watch(first.revision)))
         for member in others:
-            member.send(signal.SIGSTOP)
+            member.suspend()
         calls = name.read(), name.commit([], [Change("a", b"2")]), name.keep_alive(lease.id)
         watches = watch, anext(name.watch(first.revision))
         outcomes = await asyncio.gather(*calls, *watches, return_exceptions=True)
