@@ -63,6 +63,7 @@ class Confirming:
     is_leading: bool = field(default=False, init=False)
     _is_down: bool = field(default=False, init=False)  # as the log says
     _told_seq: int = field(default=0, init=False)  # the last confirmed frame of the primary
+    _stored_ms: int = field(default=0, init=False)  # when the journal of a primary last worked
 
     def __post_init__(self) -> None:
         self.lease = Lease(self.machine.steady_clock)
@@ -83,6 +84,7 @@ class Confirming:
     def begin(self, first_seq: int) -> None:
         """The first frame of the term is written."""
         self.is_leading = True
+        self._stored_ms = self.machine.steady_clock()
         self.hold_point.least = first_seq
         self.feeds.source.confirmed_seq = self.hold_point.seq if self.durable else 0
         self.update()
@@ -144,6 +146,16 @@ class Confirming:
         if self.is_leading and self.durable:
             self._release()  # the journal here may have been the last disk
             self.feeds.pump_if_any()
+            self._look_at_journal()
+
+    def _look_at_journal(self) -> None:
+        """A primary whose journal has failed confirms nothing, so it falls silent after the node
+        timeout: another member takes over."""
+        now_ms = self.machine.steady_clock()
+        if self.persistence.commits.on_disk_seq >= 0:
+            self._stored_ms = now_ms
+        elif now_ms - self._stored_ms > self.node_timeout_ms():
+            self.feeds.drop_all("the journal of this server does not work")
 
     def _hold(self) -> HoldPoint | Lease | None:
         if self.durable is None or self.durable > 0:

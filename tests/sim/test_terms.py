@@ -285,6 +285,9 @@ def test_a_primary_whose_journal_has_failed_confirms_nothing() -> None:
     shard.wait()
     assert shard.ask(0, *READ) == DOWN
     assert [shard.length(index) for index in (1, 2)] == [0, 0]
+    assert shard.members[1].terms.silence_ms() is not None
+    shard.wait(6000)
+    assert shard.members[1].terms.silence_ms() is None  # so that it stands for election
 
 
 @pytest.mark.parametrize(
