@@ -206,10 +206,11 @@ class MemberService:
 
     def _extend_lease(self) -> None:
         """Without N, the lease decides until when replies may be sent."""
+        since_ms = self.terms.steady_ms()  # read first: the lease must not look longer
         record, now_ms = self.member.record, steady_ms()
         if record is not None and needs_lease(record) and self.terms.is_leading:
             left_ms = self.member.lease.left_ms(now_ms)
-            self.terms.extend_lease(left_ms if self.member.may_confirm(now_ms) else 0)
+            self.terms.extend_lease(left_ms if self.member.may_confirm(now_ms) else 0, since_ms)
 
     # The store
 
