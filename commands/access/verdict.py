@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 from millstream.commands.access.catalog import find_entry
 from millstream.commands.access.users import READ, WRITE, Selector, User
@@ -29,19 +30,13 @@ _REASONS_AT_EXEC = {
 }
 
 
-class Denial:
+class Denial(NamedTuple):
     """A missing permission: `reason` is COMMAND, KEY or CHANNEL, `subject` the command's name, the
     key or the channel."""
 
-    def __init__(
-        self,
-        reason: str,
-        subject: bytes,
-        user: bytes,
-    ) -> None:
-        self.reason = reason
-        self.subject = subject
-        self.user = user
+    reason: str
+    subject: bytes
+    user: bytes
 
     def error(self) -> CommandError:
         """The error for the client, without the name of the key or channel."""
