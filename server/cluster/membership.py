@@ -112,8 +112,9 @@ class Member:
         self._next_try_ms = self._next_order_ms = 0
         self._asked_term = 0  # the highest one that a member has asked for
         self._reason = Reason.SILENCE  # an operator's order to be the primary is another one
-        self._holding: Holder | None = None  # with the own lease, as far as this node knows
-        self._held_lease = 0
+        # The key of the primary with its lease: as this node has ordered it, and as it is there.
+        self._ordered_hold: tuple[Holder, int] | None = None
+        self._hold: tuple[Holder, int] | None = None
 
     # Events
 
@@ -148,8 +149,7 @@ class Member:
         elif purpose is Purpose.CHOOSE:
             self._candidacy = None
         elif purpose is Purpose.HOLD and is_done:
-            self._holding = Holder(self.id, self.led_term)
-            self._held_lease = self.lease.id
+            self._hold = self._ordered_hold  # this node may have another lease by now
         self.actions.append(ReadAgain())
 
     def promised(self, node: str, term: int, standing: Standing | None, now_ms: int) -> None:
@@ -219,8 +219,17 @@ class Member:
         record = self.record
         if record is None or not self.is_leading:
             return False
-        holds = self._holding == (self.id, self.led_term) and self._held_lease == self.lease.id
-        return not needs_lease(record) or (holds and self.lease.is_valid(now_ms))
+        holds = self._hold == (Holder(self.id, self.led_term), self.lease.id)
+        return not self.needs_lease or (holds and self.lease.is_valid(now_ms))
+
+    @property
+    def needs_lease(self) -> bool:
+        """True if only the lease keeps a second primary away; also while other members are ordered
+        for the only one, which may not learn in time that they were written."""
+        record = self.record
+        if record is None or self.view is None:
+            return False
+        return needs_lease(record) or (record.durable == 0 and self.shard in self.view.changes)
 
     def may_serve(self, now_ms: int) -> bool:
         """True if requests may run: this node is the primary, as its lease shows, or its members'
@@ -311,7 +320,7 @@ class Member:
         held = view.holders.get(self.shard)
         own = Holder(self.id, self.led_term)
         if held is not None and (held.record, held.lease) == (own, self.lease.id):
-            self._holding, self._held_lease = own, held.lease
+            self._hold = own, held.lease
             return
         is_of_another = held is not None and held.record.node != self.id
         if found.record.term != self.led_term or (is_of_another and needs_lease(found.record)):
@@ -321,6 +330,7 @@ class Member:
             Compare(SHARD + self.shard, found.version),
             Compare(name, 0 if held is None else held.version),
         ]
+        self._ordered_hold = own, self.lease.id
         self.write(Purpose.HOLD, compares, [Change(name, encode(own), self.lease.id)])
 
     # The part of this node

@@ -65,6 +65,7 @@ class Reshaping:
         self.left_out: frozenset[str] = frozenset()
         self._needed_frame: int | None = None  # that the others must have
         self._is_ordered = False  # the member that leaves does not count
+        self._is_written = False  # the transaction; its outcome may be unknown
         self._since_ms = 0
 
     def counted(self, members: Sequence[str]) -> tuple[str, ...]:
@@ -94,12 +95,17 @@ class Reshaping:
             key = CHANGE + leader.shard
             compares = [Compare(SHARD + leader.shard, shard.version), Compare(key, found.version)]
             changes = [Change(SHARD + leader.shard, encode(wanted)), Change(key, None)]
+            self._is_written = True
             leader.write(Purpose.RESHAPE, compares, changes)
 
     def _are_ready(
         self, leader: Leader, record: ShardRecord, change: ShardChange, now_ms: int
     ) -> bool:
-        """True if the change can be written."""
+        """True if the change can be written. Once it was, it may be carried out at any time, so the
+        member that leaves does not count again: the transaction is repeated until the store has
+        the change or a later term."""
+        if self._is_written:
+            return True
         standing = leader.data.standing()
         if standing is None:
             return False
@@ -129,7 +135,8 @@ class Reshaping:
         return was_ordered
 
     def _refuse(self, leader: Leader, found: Found[ShardChange], problem: str) -> None:
-        self._begin()
+        if not self._is_written:
+            self._begin()
         if leader.may_write:
             log.error("the members of shard %s stay as they are: %s", leader.shard, problem)
             key = CHANGE + leader.shard

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.sim.member_world import NODE_TIMEOUT_MS, STEPS, Node, World, play
+from tests.sim.member_world import LEASE_S, NODE_TIMEOUT_MS, STEPS, Node, World, play
 
+from millstream.server.cluster.cluster_view import view_of
 from millstream.server.cluster.enrollment import Enrollment
-from millstream.server.cluster.member_actions import Reason
+from millstream.server.cluster.member_actions import Purpose, Reason, Write
 from millstream.server.cluster.membership import Part
+from millstream.server.cluster.store.store import Change
 
 SEEDS = 40
 EVENTS = {
@@ -67,6 +69,23 @@ def test_without_copies_a_primary_is_replaced_after_its_lease() -> None:
         )
         world.pass_time(10)
     world.end()
+
+
+def test_a_primary_has_the_lease_with_which_it_wrote_its_name() -> None:
+    """The outcome of the transaction arrives when that lease has ended, and there is another."""
+    world, leader = begun(3, 0)
+    member, now_ms = leader.run.member, leader.clock_ms()
+    while member.writing is not None:
+        world.pass_time(1)
+    world.store.commit([], [Change("lease/s1", None)])
+    member.take(view_of(world.store.read()), now_ms)
+    [write] = [one for one in member.actions if isinstance(one, Write)]
+    assert write.purpose is Purpose.HOLD
+    commit = world.store.commit(write.compares, write.changes)
+    member.lease.end()
+    member.lease.granted(12345, LEASE_S, now_ms)
+    member.written(Purpose.HOLD, commit, now_ms)
+    assert not member.may_confirm(now_ms)
 
 
 def test_a_member_that_alone_is_cut_off_ends_no_primary() -> None:

@@ -7,6 +7,7 @@ from tests.sim.member_world import NODE_TIMEOUT_MS, STEPS, Node, World, WorldFai
 from tests.support.effort import examples
 
 from millstream.server.cluster.cluster_view import Found
+from millstream.server.cluster.member_actions import Purpose
 from millstream.server.cluster.reshaping import Reshaping, reshaped
 from millstream.server.cluster.store.records import (
     CHANGE,
@@ -130,6 +131,44 @@ def test_a_backup_with_the_old_members_is_not_believed() -> None:
     world.store = backup.restarted(world.now_ms / 1000)
     world.pass_time(3 * NODE_TIMEOUT_MS)
     assert all(world.nodes[name].run.member.is_store_old for name in world.record.members)
+
+
+def test_a_member_that_may_have_left_does_not_count_again() -> None:
+    """The outcome of the transaction is unknown: it may still be carried out."""
+    world, leader, (left, other), (spare, _) = begun(3, 1)
+    world.order(ShardChange(spare.name, left.name))
+    while leader.run.member.writing is not Purpose.RESHAPE:
+        world.pass_time(1)
+    world.store_cut = {leader.name}
+    other.is_frozen = spare.is_frozen = True
+    del leader.run.replica.acked[other.name]  # the links end
+    del leader.run.replica.acked[spare.name]
+    world._write()
+    world.pass_time(5 * NODE_TIMEOUT_MS)
+    world._write()
+    world.pass_time(NODE_TIMEOUT_MS)
+    assert world.confirmed == []
+    world.end()
+    assert left.name not in world.record.members
+
+
+def test_the_only_member_needs_its_lease_while_another_one_joins() -> None:
+    """It may not learn that the other one is a member, which could elect itself."""
+    world, leader, [], (spare, _) = begun(1, 0)
+    world.order(ShardChange(spare.name, ""))
+    while world.record.size == 1:
+        world.pass_time(1)
+    world.store_cut = {leader.name}
+    world.cut = {frozenset((leader.name, spare.name))}
+    while not spare.run.member.is_leading:
+        world.pass_time(10)
+        assert not (
+            spare.run.member.may_confirm(spare.clock_ms())
+            and leader.run.member.may_confirm(leader.clock_ms())
+        )
+    world.pass_time(NODE_TIMEOUT_MS)
+    assert not leader.run.member.may_confirm(leader.clock_ms())
+    world.end()
 
 
 @pytest.mark.parametrize(
