@@ -176,7 +176,7 @@ class PrimaryClient(Session):
 class Connector:
     """Makes connections to other servers. `dial(host, port, connection)` begins to connect, and
     `port()` is the one on which this server listens. `node` is the ID of this server as a member
-    of a shard, and `term` that of the primary which it follows there."""
+    of a shard, `primary` that of the primary which it follows there, and `term` that one's term."""
 
     config: Config
     keyspace: Keyspace
@@ -186,6 +186,7 @@ class Connector:
     port: Callable[[], int]
     next_client_id: Callable[[], int]
     node: str = field(default="", init=False)
+    primary: str = field(default="", init=False)
     term: int = field(default=0, init=False)
 
     def opening(self, is_known: bool = True) -> Opening:
@@ -206,6 +207,7 @@ class Connector:
             next_seq=self.persistence.commits.last_seq + 1 if has_lines else 1,
             source=self.keyspace.source if is_known else None,
             node=self.node,
+            primary=self.primary,
             term=self.term,
         )
 

@@ -47,8 +47,8 @@ _TEMPORARY = ("LOADING", "NOMASTERLINK", "MASTERDOWN", "BUSY", RETRY)
 class Opening(NamedTuple):
     """A replica's description of itself. `announced_ip` "": the address that the primary sees.
     `is_promoted`: it does not ask for frames, but says that it is a primary now. `source`: the
-    position of the data in the stream of a Redis. `node`: its ID as a member of a shard, and
-    `term`, that of the primary that it follows there; outside a shard there is no term."""
+    position of the data in the stream of a Redis. `node`: its ID as a member of a shard, `primary`
+    that of the primary that it follows there, and its `term`; outside a shard there is no term."""
 
     user: str
     password: str
@@ -62,6 +62,7 @@ class Opening(NamedTuple):
     is_promoted: bool = False
     source: Source | None = None
     node: str = ""
+    primary: str = ""
     term: int = 0
 
 
@@ -198,8 +199,10 @@ class LinkProtocol:
             user = [opening.user.encode("utf-8", "surrogateescape")] if opening.user else []
             yield [b"AUTH", *user, opening.password.encode("utf-8", "surrogateescape")]
         announced = [b"ip-address", opening.announced_ip.encode()] if opening.announced_ip else []
-        term, node = b"%d" % opening.term, opening.node.encode()
-        member = [b"node", node, b"term", term] if opening.term else []
+        member = [
+            b"node", opening.node.encode(), b"primary", opening.primary.encode(),
+            b"term", b"%d" % opening.term,
+        ] if opening.term else []  # fmt: skip
         yield [
             b"REPLCONF", b"listening-port", b"%d" % opening.port, *announced,
             *(word for one in CAPABILITIES for word in (b"capa", one)),
@@ -278,7 +281,11 @@ class LinkProtocol:
             return self._position(text)
         if self._asked == "PING" and text.startswith("-NOAUTH") and not self._opening.password:
             return self._refused("-NOAUTH the primary needs a password: set masterauth")
-        if self._asked == "REPLCONF" and _UNKNOWN_OPTION in text and not self.is_redis:
+        is_unknown = self._asked == "REPLCONF" and _UNKNOWN_OPTION in text
+        if is_unknown and self._opening.term:
+            # The address is that of another server now: its data must not replace that of a shard.
+            return self._refused("-ERR the server at this address is no member of a shard")
+        if is_unknown and not self.is_redis:
             self.is_redis = True
             self._requests = self._redis_introduction()
             return self._ask_next()

@@ -211,7 +211,7 @@ class Terms:
         self._acceptance.note_promise(term)
         self._end_leading()
         self.term = self._connector.term = term
-        self.primary = node
+        self.primary = self._connector.primary = node
         link = self._role.take_link(host, port)
         log.warning("this server follows %s, the primary of term %d", link.address, term)
         self._role.machine.scheduler.call_soon(link.connect)
@@ -262,14 +262,18 @@ class Terms:
 
     # Links
 
-    def check_member(self, node: str, term: int) -> None:
-        """CommandError if this server cannot have the node as a replica in this term."""
+    def check_member(self, node: str, primary: str, term: int) -> None:
+        """CommandError if this server is not this primary, or cannot have the node as a replica in
+        this term. Terms of several shards are the same, and an old address may be that of a node of
+        another shard by now."""
         if not self.is_leading:
             raise CommandError("NOMASTERLINK this server is not the primary of its shard")
         if not node or not term:
             raise CommandError("ERR only members of its shard can be replicas of this server")
         if term != self.term:
             raise CommandError(f"NOMASTERLINK this server is the primary of term {self.term}")
+        if primary != self.node:
+            raise CommandError(f"NOMASTERLINK this server is another node, {self.node}")
 
     def _refused(self, text: str) -> bool:
         link = self._role.link

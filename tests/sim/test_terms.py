@@ -295,6 +295,10 @@ def test_a_primary_whose_journal_has_failed_confirms_nothing() -> None:
     [
         ([], "ERR only members of its shard can be replicas of this server"),
         ([b"node", b"0" * 40, b"term", b"2"], "NOMASTERLINK this server is the primary of term 1"),
+        (
+            [b"node", b"0" * 40, b"primary", b"5" * 40, b"term", b"1"],
+            f"NOMASTERLINK this server is another node, {id_of_node(0)}",
+        ),
     ],
 )
 def test_only_members_of_the_term_can_be_replicas(words: list[bytes], error: str) -> None:
@@ -306,6 +310,26 @@ def test_only_members_of_the_term_can_be_replicas(words: list[bytes], error: str
     shard.ask(1, b"REPLCONF", *known, client=(client := shard.nodes[1].accept()))
     replica = "NOMASTERLINK this server is not the primary of its shard"
     assert shard.ask(1, b"PSYNC", b"?", b"1", client=client) == replica
+
+
+def test_a_primary_of_another_shard_at_an_old_address_is_not_followed() -> None:
+    """It may lead the same term, and its data would replace that of the member."""
+    shard = Shard()
+    assert is_entry(shard.ask(0, *ADD))
+    shard.elect(0, 2)
+    member, port = shard.members[1].terms, shard.nodes[0].port
+    member.follow("fleet", port, id_of_node(7), 2, 1)
+    shard.wait()
+    link = shard.nodes[1].replication.link
+    assert link is not None
+    assert not link.is_connected
+    assert shard.length(1) == 1
+    shard.primaries[3] = 0
+    shard._order(shard.members[0], 3)
+    shard._order(shard.members[1], 3)
+    shard.wait()
+    assert is_entry(shard.ask(0, *ADD))
+    assert shard.length(1) == 2
 
 
 def test_a_member_that_lost_its_history_promises_nothing() -> None:

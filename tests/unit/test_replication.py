@@ -336,6 +336,14 @@ def test_a_redis_as_a_primary_is_asked_in_its_own_words() -> None:
     ]
 
 
+def test_a_member_of_a_shard_follows_no_redis() -> None:
+    """Its primary had this address once."""
+    link = LinkProtocol(opening(node="a" * 40, primary="b" * 40, term=3), 1 << 20)
+    refused = "ERR the server at this address is no member of a shard"
+    error = b"-ERR Unrecognized REPLCONF option: version\r\n"
+    assert events(link, b"+PONG\r\n" + error) == [Refused(refused, False)]
+
+
 def test_an_ack_has_the_offsets_applied_and_on_disk() -> None:
     link = asked()
     link.acknowledge(9, -1, 400)
