@@ -33,13 +33,15 @@ REASONS = ("SILENCE", "FAILOVER", "FORCE")
 
 
 class PromiseRequest(NamedTuple):
-    """A request for a promise: the shard, the term, the ID of the candidate, and one of REASONS:
-    the primary is silent, or an operator has ordered the election."""
+    """A request for a promise: the shard, the term, the ID of the candidate, one of REASONS (the
+    primary is silent, or an operator has ordered the election), and the ID of the member that is
+    asked, because its address may be that of another one by now."""
 
     shard: str
     term: int
     candidate: str
     reason: str
+    node: str
 
 
 class Peers(Protocol):
@@ -111,7 +113,7 @@ class PromiseWait(PositionWait):
 
 
 @cluster_command(
-    "PROMISE shard:string term:integer candidate:string reason:string",
+    "PROMISE shard:string term:integer candidate:string reason:string node:string",
     "admin noscript no_async_loading dataless blocking no_auth no_multi",
 )
 def cluster_promise(ctx: Context[PeersHost], args: Args) -> object:
@@ -127,14 +129,12 @@ def cluster_promise(ctx: Context[PeersHost], args: Args) -> object:
     if not peers.knows(ctx.session):
         raise unknown_subcommand("CLUSTER", args[1])
     shard, term = args.take(), args.take_int()
-    candidate, reason = args.take(), args.take().decode("latin-1")
+    candidate, reason, node = (args.take().decode("latin-1") for _ in range(3))
     if not 0 < term <= TERM_MAX:
         raise CommandError("ERR the number of a term is 1 or more")
     if reason not in REASONS:
         raise CommandError(SYNTAX)
-    peers.promise(
-        PromiseRequest(shard.decode("latin-1"), term, candidate.decode("latin-1"), reason)
-    )
+    peers.promise(PromiseRequest(shard.decode("latin-1"), term, candidate, reason, node))
     waiting = PromiseWait(ctx, peers)
     if not ctx.may_block or waiting.is_over():
         return waiting.timeout_reply(ctx)

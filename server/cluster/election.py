@@ -8,7 +8,8 @@ candidate. Promises are no votes: two candidates may have promises of the same t
 lets one of their transactions through.
 
 Without N, no frame has to be on another member. The candidate then waits for a second, and takes
-the best of those that have answered.
+the best of those that have answered. A member that has never had the data of the shard is not
+chosen then: the primary would replace its data with nothing. CLUSTER FAILOVER FORCE allows it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ class Election:
         enough = max(self.needed, 1) - 1
         is_own_due = has_waited if not self.needed else len(others) - len(missing) >= enough
         if is_own_due and self.candidate in self.promises:
-            return self._best()
+            best = self._best()
+            is_first = not self.primary or self.reason is Reason.FORCE
+            if self.needed or is_first or self.promises[best].term:
+                return best
         for node in [*missing, *([self.candidate] if is_own_due else [])]:
             self._ask(node, now_ms)
         return None

@@ -40,6 +40,7 @@ class Enrollment:
         record = self.record._replace(shard=member.shard)
         self.problem = ""
         if found is not None and (found.record, found.lease) == (record, member.lease.id):
+            member.is_announced = True
             return False
         if found is not None and found.lease != member.lease.id:
             address = found.record.host, found.record.port
@@ -48,6 +49,7 @@ class Enrollment:
                     f"the node {member.id} runs at {address[0]}:{address[1]}: this data directory "
                     "is a copy of that one's"
                 )
+                member.is_announced = False
                 return True
             # It is this node before its restart: two processes cannot have the same port.
         name = NODE + member.id

@@ -34,7 +34,7 @@ from millstream.server.cluster.member_actions import (
 )
 from millstream.server.cluster.member_handover import MemberHandover
 from millstream.server.cluster.member_lease import MemberLease
-from millstream.server.cluster.membership import Member, needs_lease
+from millstream.server.cluster.membership import Member
 from millstream.server.cluster.promise_request import Asker
 from millstream.server.cluster.store.records import SECRET, NodeRecord, RecordError
 from millstream.server.cluster.store.store import (
@@ -207,8 +207,9 @@ class MemberService:
     def _extend_lease(self) -> None:
         """Without N, the lease decides until when replies may be sent."""
         since_ms = self.terms.steady_ms()  # read first: the lease must not look longer
-        record, now_ms = self.member.record, steady_ms()
-        if record is not None and needs_lease(record) and self.terms.is_leading:
+        now_ms = steady_ms()
+        self.terms.require_lease(self.member.needs_lease)
+        if self.member.needs_lease and self.terms.is_leading:
             left_ms = self.member.lease.left_ms(now_ms)
             self.terms.extend_lease(left_ms if self.member.may_confirm(now_ms) else 0, since_ms)
 
@@ -254,8 +255,13 @@ class MemberService:
         try:
             while True:
                 self._read_again = False
+                before = self._revision
                 try:
-                    self._take(await self._store.read())
+                    contents = await self._store.read()
+                    if before <= contents.revision < self._revision:
+                        self._read_again = True  # the watch has seen more meanwhile
+                    else:
+                        self._take(contents)
                 except (Unreachable, Refused) as problem:
                     self._lose(problem)
                     return
@@ -335,7 +341,9 @@ class MemberService:
         if action.node == self.member.id:
             standing = await self._promise(action.term)
         else:
-            asked = PromiseRequest(self.member.shard, action.term, self.member.id, action.reason)
+            asked = PromiseRequest(
+                self.member.shard, action.term, self.member.id, action.reason, action.node
+            )
             standing = await self._asker.ask(action.address, asked)
         self.member.promised(action.node, action.term, standing, steady_ms())
         self._react()

@@ -79,7 +79,9 @@ class Member:
     """`actions` are the orders that the caller has to carry out, and to remove. `view` is what the
     store said last, and `shard` the name of the own shard in it; "" without one. `is_store_old`:
     the store has an older state than this node has seen, for example that of a backup, and is not
-    believed. `elections` counts those that this node has asked for.
+    believed. `elections` counts those that this node has asked for. `is_announced`: the store has
+    had the address of this node. Before, another one may have the same ID, so this one takes no
+    part.
     """
 
     id: str
@@ -95,6 +97,7 @@ class Member:
         self.shard = ""
         self.is_reachable = False  # the store
         self.is_store_old = False
+        self.is_announced = False
         self.elections = 0
         self.led_term = 0
         self.writing: Purpose | None = None
@@ -164,6 +167,8 @@ class Member:
         record = self.record
         if record is None:
             return "this node is no member of a shard"
+        if not self.is_announced:
+            return "etcd has not the address of this node yet"
         if self.is_store_old:
             return "this node knows a later state of etcd"
         known = max(record.term, self._last_term())
@@ -339,7 +344,8 @@ class Member:
         if now_ms < self._next_order_ms:
             return
         record = self.record or self._joined_record()
-        if record is None or not record.primary or self.data.promised > record.term:
+        has_none = record is None or not record.primary or not self.is_announced
+        if record is None or has_none or self.data.promised > record.term:
             self._take_rest(now_ms)
         elif record.primary == self.id:
             self._take_lead(record, now_ms)
@@ -416,6 +422,8 @@ class Member:
         record = self.record
         assert self.view is not None
         if record is None or now_ms < self._next_try_ms or not self.lease.is_valid(now_ms):
+            return False
+        if not self.is_announced:
             return False
         if record.primary == self.id and self.is_leading:
             self._reason = Reason.SILENCE

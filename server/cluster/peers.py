@@ -48,6 +48,8 @@ class Peers:
         self._admitted.discard(session.id)
 
     def promise(self, asked: PromiseRequest) -> None:
+        if asked.node != self._terms.node:
+            raise CommandError(f"ERR this server is another node, {self._terms.node}")
         self._check(asked)
         self._terms.promise(asked.term)
 

@@ -61,6 +61,7 @@ class Confirming:
     _: KW_ONLY
     durable: int | None = field(default=None, init=False)
     is_leading: bool = field(default=False, init=False)
+    requires_lease: bool = field(default=False, init=False)  # also without other members
     _is_down: bool = field(default=False, init=False)  # as the log says
     _told_seq: int = field(default=0, init=False)  # the last confirmed frame of the primary
     _stored_ms: int = field(default=0, init=False)  # when the journal of a primary last worked
@@ -116,7 +117,12 @@ class Confirming:
             has_first = self.hold_point.seq >= self.hold_point.least
             is_stored = self.persistence.commits.on_disk_seq >= 0
             return has_first and is_stored and self.members >= self.durable
-        return not self.feeds.members or self.lease.is_valid
+        return not self._needs_lease or self.lease.is_valid
+
+    @property
+    def _needs_lease(self) -> bool:
+        """True if there may be other members, none of which has to confirm."""
+        return self.durable == 0 and bool(self.requires_lease or self.feeds.members)
 
     def _lacks_confirmations(self) -> bool:
         """On a replica: true if a reply could have to wait until there is a primary."""
@@ -160,7 +166,7 @@ class Confirming:
     def _hold(self) -> HoldPoint | Lease | None:
         if self.durable is None or self.durable > 0:
             return self.hold_point
-        return self.lease if self.is_leading and self.feeds.members else None
+        return self.lease if self.is_leading and self._needs_lease else None
 
     def _report(self) -> None:
         if self.is_leading and self._is_down:

@@ -216,6 +216,13 @@ class Terms:
         log.warning("this server follows %s, the primary of term %d", link.address, term)
         self._role.machine.scheduler.call_soon(link.connect)
 
+    def require_lease(self, is_required: bool) -> None:
+        """With `durable` 0: this server confirms only in its lease although it knows no other
+        member: there may be one."""
+        if self.confirming.requires_lease is not is_required:
+            self.confirming.requires_lease = is_required
+            self.confirming.update()
+
     def extend_lease(self, left_ms: int, since_ms: int | None = None) -> None:
         """With `durable` 0: this server may confirm for this time from `since_ms` on (`steady_ms`;
         None: now). 0 ends the lease."""

@@ -55,8 +55,9 @@ def id_of_node(index: int) -> str:
     return f"{index:040x}"
 
 
-def promise_words(term: int) -> tuple[bytes, ...]:
-    return b"CLUSTER", b"PROMISE", SHARD, b"%d" % term, b"n", b"SILENCE"
+def promise_words(term: int, index: int) -> tuple[bytes, ...]:
+    asked = id_of_node(index).encode()
+    return b"CLUSTER", b"PROMISE", SHARD, b"%d" % term, b"n", b"SILENCE", asked
 
 
 class Asked(NamedTuple):
@@ -270,7 +271,7 @@ class TermsFleet(Fleet):
     def _ask_one(self, node: FleetNode, term: int) -> None:
         client = node.accept()
         node.ask(client, b"CLUSTER", b"PEER", SECRET)
-        node.ask(client, *promise_words(term))
+        node.ask(client, *promise_words(term, node.index))
 
     def _promised(self, client: FleetClient, term: int, reply: Reply) -> None:
         election = self.election

@@ -6,7 +6,6 @@ import pytest
 from tests.sim.member_world import LEASE_S, NODE_TIMEOUT_MS, STEPS, Node, World, play
 
 from millstream.server.cluster.cluster_view import view_of
-from millstream.server.cluster.enrollment import Enrollment
 from millstream.server.cluster.member_actions import Purpose, Reason, Write
 from millstream.server.cluster.membership import Part
 from millstream.server.cluster.store.store import Change
@@ -161,13 +160,44 @@ def test_a_store_with_lower_terms_is_not_believed() -> None:
 
 
 def test_a_copied_directory_is_refused_while_its_node_lives() -> None:
+    """The disk of the copy is not that of the node."""
     world, leader = begun(3, 1)
-    run = others(world, leader)[0].run
-    run.member.lease.id += 1
-    copy = Enrollment(run.member, run.enrollment.record._replace(port=1), "auto")
-    copy.look()
-    assert "is a copy of that one's" in copy.problem
-    assert run.member.actions == []
+    node = others(world, leader)[0]
+    copy = Node(world, 3)
+    copy.name = node.name
+    copy.start()
+    world.pass_time(3 * NODE_TIMEOUT_MS)
+    assert "is a copy of that one's" in copy.run.enrollment.problem
+    assert copy.run.member.part is Part.RESTING
+    assert copy.run.member.refusal_of(leader.name, 9, Reason.FORCE, copy.clock_ms())
+    assert node.run.member.part is Part.FOLLOWING
+    copy.run.is_alive = False
+    world.end()
+
+
+def test_a_member_without_the_data_is_chosen_only_by_force() -> None:
+    """The primary would replace its data with nothing."""
+    world = World(1, size=(2, 0))
+    world.lost_replies = world.slow = 0
+    leader, empty = world.nodes.values()
+    del world.nodes[empty.name]
+    leader.start()
+    world.pass_time(3000)
+    world._write()
+    world.pass_time(100)
+    world.nodes[empty.name] = empty
+    world.cut = {frozenset(world.nodes)}
+    empty.start()
+    world.pass_time(1000)
+    assert leader.run.member.is_leading
+    assert empty.run.member.shard
+    leader.is_frozen = True
+    world.pass_time(20 * NODE_TIMEOUT_MS)
+    assert not empty.run.member.is_leading
+    run = empty.run
+    run.do(lambda: run.member.stand(Reason.FORCE, run.now_ms))
+    world.pass_time(3 * NODE_TIMEOUT_MS)
+    assert run.member.is_leading
 
 
 def test_a_shard_with_all_members_takes_no_other() -> None:

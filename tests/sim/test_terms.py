@@ -51,7 +51,7 @@ class Shard(TermsFleet):
     def promise(self, index: int, term: int) -> object:
         client = self.members[index].accept()
         assert self.ask(index, b"CLUSTER", b"PEER", SECRET, client=client) == Simple("OK")
-        return self.ask(index, *promise_words(term), client=client)
+        return self.ask(index, *promise_words(term, index), client=client)
 
     def elect(self, index: int, term: int) -> TermsNode:
         """Only the new primary learns of it."""
@@ -141,7 +141,7 @@ def test_a_crash_before_a_promise_is_stored_leaves_it_unanswered() -> None:
     assert not node.replication.link.is_connected
     node.disk.mend()
     shard.wait()
-    assert shard.replies[promise_words(2)] is not None
+    assert shard.replies[promise_words(2, 1)] is not None
 
 
 def test_following_a_term_is_a_promise_of_it() -> None:
@@ -181,16 +181,26 @@ def test_the_standing_of_a_member_is_that_of_its_disk() -> None:
     assert node.terms.standing() == before._replace(number=before.number + 1)
 
 
+def test_a_node_promises_only_in_its_own_name() -> None:
+    """An old address may be that of another member by now, which would count as two."""
+    shard = Shard()
+    client = shard.members[1].accept()
+    shard.ask(1, b"CLUSTER", b"PEER", SECRET, client=client)
+    refusal = f"ERR this server is another node, {id_of_node(1)}"
+    assert shard.ask(1, *promise_words(2, 2), client=client) == refusal
+    assert shard.members[1].terms.promised == 1
+
+
 def test_only_nodes_may_ask_for_promises() -> None:
     shard = Shard()
     unknown = "ERR unknown subcommand 'PROMISE'. Try CLUSTER HELP."
-    assert shard.ask(1, *promise_words(2)) == unknown
+    assert shard.ask(1, *promise_words(2, 1)) == unknown
     client = shard.nodes[1].accept()
     wrong = shard.ask(1, b"CLUSTER", b"PEER", b"guess", client=client)
     assert wrong == "ERR the secret is not that of this cluster"
-    assert shard.ask(1, *promise_words(2), client=client) == unknown
+    assert shard.ask(1, *promise_words(2, 1), client=client) == unknown
     shard.ask(1, b"CLUSTER", b"PEER", SECRET, client=client)
-    zero = shard.ask(1, *promise_words(0), client=client)
+    zero = shard.ask(1, *promise_words(0, 1), client=client)
     assert zero == "ERR the number of a term is 1 or more"
     assert shard.members[1].terms.promised == 1
 
@@ -273,6 +283,18 @@ def test_a_lease_that_ends_holds_the_rest_of_the_replies() -> None:
     assert shard.answers == before + 600
 
 
+def test_a_primary_needs_its_lease_before_another_joins() -> None:
+    """It may not learn that one has."""
+    shard = Shard(1, 0)
+    primary = shard.members[0]
+    primary.terms.require_lease(True)
+    assert shard.ask(0, *ADD) == DOWN
+    primary.terms.extend_lease(500)
+    assert is_entry(shard.ask(0, *ADD))
+    shard.wait()
+    assert shard.ask(0, *ADD) == DOWN
+
+
 def test_a_shard_of_one_confirms_alone() -> None:
     shard = Shard(1, 0)
     assert is_entry(shard.ask(0, *ADD))
@@ -312,7 +334,7 @@ def test_only_members_of_the_term_can_be_replicas(words: list[bytes], error: str
     assert shard.ask(1, b"PSYNC", b"?", b"1", client=client) == replica
 
 
-def test_a_primary_of_another_shard_at_an_old_address_is_not_followed() -> None:
+def test_no_node_at_an_old_address_is_followed() -> None:
     """It may lead the same term, and its data would replace that of the member."""
     shard = Shard()
     assert is_entry(shard.ask(0, *ADD))
