@@ -59,7 +59,10 @@ def view_of(contents: Contents) -> ClusterView:
     """Decode all records. RecordError for one that is wrong, and if there is no cluster."""
     values = contents.values
     if CONFIG not in values:
-        raise RecordError("the cluster does not exist in etcd: `millstream cluster init` makes it")
+        raise RecordError(
+            "etcd has no cluster with this name: check the name, or make the cluster with "
+            "`millstream cluster init`"
+        )
     decode(Format, values[CONFIG].data, CONFIG)
     if MAP not in values:
         raise RecordError(f"{MAP} is missing in etcd")

@@ -131,7 +131,7 @@ class MemberService:
         self._reading = False
         self._read_again = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._problem = ""  # as the log has said
+        self._problem = self._lost = ""  # as the log has said
 
     # Life
 
@@ -238,7 +238,8 @@ class MemberService:
 
     def _lose(self, problem: Exception) -> None:
         self.etcd_errors += 1
-        if self.member.is_reachable or self.member.view is None:
+        if self.member.is_reachable or str(problem) != self._lost:  # attempts continue
+            self._lost = str(problem)
             log.warning("etcd cannot be used: %s", problem)
         self.member.lose()
         self._react()
