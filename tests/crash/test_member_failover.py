@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 from tests.support.client import ConnectionClosed, RawClient
 from tests.support.etcd import Etcd
 from tests.support.member_servers import MemberServers, ask
 from tests.support.resp import Error, Simple
+from tests.support.server import Server
 from tests.support.waiting import wait_until
+
+from millstream.__main__ import main
 
 
 @pytest.fixture
@@ -58,6 +62,12 @@ class ClusterWriter:
         return set(self.confirmed) - found
 
 
+def node_id(server: Server) -> str:
+    found = ask(server, "CLUSTER", "MYID")
+    assert isinstance(found, bytes)
+    return found.decode()
+
+
 def test_kill_9_of_a_primary_loses_nothing_confirmed(shard: MemberServers) -> None:
     writer = ClusterWriter(shard)
     writer.wait_for_more()
@@ -79,6 +89,14 @@ def test_kill_9_of_a_primary_loses_nothing_confirmed(shard: MemberServers) -> No
     wait_until(lambda: "shard s1 has all members" in second.log, what="the refusal")
     writer.wait_for_more()
     assert shard.wait_for_primary() is third
+
+    living = {node_id(server) for server in (first, third)}
+    [lost] = set(shard.view().shards["s1"].record.members) - living
+    words = ["cluster", "replace", lost, node_id(second)]
+    names = ["--name", shard.settings.name, "--etcd", shard.settings.urls]
+    done = CliRunner().invoke(main, [*words, *names])
+    assert done.exit_code == 0, done.output
+    shard.wait_for_followers()
     writer.stop()
     assert writer.missing() == set()
 
@@ -145,3 +163,34 @@ def test_without_etcd_a_primary_stays_and_none_is_elected(tmp_path: Path) -> Non
     finally:
         shard.kill()
         etcd.kill()
+
+
+def test_without_copies_a_shard_fails_over_after_the_lease(tmp_path: Path, etcd: Etcd) -> None:
+    shard = MemberServers(tmp_path, etcd, size=2, durable=0)
+    try:
+        first = shard.start().wait_for_primary()
+        assert ask(first, "SET", "a", "1") == Simple("OK")
+        second = next(shard.others(first))
+        with RawClient(second.port) as client:
+            assert client.call("READONLY") == Simple("OK")
+            wait_until(lambda: client.call("GET", "a"), lambda value: value == b"1")
+        first.signal(signal.SIGSTOP)
+        try:
+            assert shard.wait_for_primary(first) is second
+            assert ask(second, "GET", "a") == b"1"
+        finally:
+            first.signal(signal.SIGCONT)
+        assert shard.wait_for_followers() is second
+    finally:
+        shard.kill()
+
+
+def test_a_primary_that_is_stopped_is_replaced_at_once(shard: MemberServers) -> None:
+    """Its lease lasts longer than the node timeout, and it ends both."""
+    first = shard.wait_for_followers()
+    assert first.stop() == 0
+    second = shard.wait_for_primary()
+    log = second.log
+    assert "is the primary of shard s1" in log
+    first.start()
+    assert shard.wait_for_followers() is second

@@ -717,7 +717,7 @@ class World:
         self.heal()
         self.lost_replies = self.slow = 0
         self.pass_time(20_000)
-        if any(node.run.member.is_store_old for node in self.nodes.values()):
+        if self.restores and any(node.run.member.is_store_old for node in self.nodes.values()):
             self.note("store old")  # until an operator has written the terms of the nodes
             return
         leaders = self.leaders()
