@@ -142,6 +142,7 @@ class MemberNode:
             config.cluster.shard,
             config.cluster.lease,
             config.cluster.node_timeout,
+            config.tls.replication,
         )
         self.service = MemberService(
             self.id, terms, self._store, asker, handover, settings, self.note_change

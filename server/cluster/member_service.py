@@ -92,12 +92,13 @@ class MemberData:
 
 class MemberSettings(NamedTuple):
     """The address of this node, the name of the shard to join (or auto), and the directives
-    cluster-lease and cluster-node-timeout."""
+    cluster-lease, cluster-node-timeout and tls-replication."""
 
     record: NodeRecord
     shard: str
     lease_s: int
     node_timeout_ms: int
+    uses_tls: bool
 
 
 class MemberService:
@@ -115,7 +116,11 @@ class MemberService:
         on_change: Callable[[], object],
     ) -> None:
         self.member = Member(
-            node, MemberData(terms), MemberLease(settings.lease_s), settings.node_timeout_ms
+            node,
+            MemberData(terms),
+            MemberLease(settings.lease_s),
+            settings.node_timeout_ms,
+            uses_tls=settings.uses_tls,
         )
         self.enrollment = Enrollment(self.member, settings.record, settings.shard)
         self.etcd_errors = 0

@@ -51,6 +51,7 @@ from millstream.server.cluster.store.records import (
     LEASE,
     SHARD,
     Holder,
+    NodeRecord,
     ShardRecord,
     encode,
 )
@@ -79,9 +80,9 @@ class Member:
     """`actions` are the orders that the caller has to carry out, and to remove. `view` is what the
     store said last, and `shard` the name of the own shard in it; "" without one. `is_store_old`:
     the store has an older state than this node has seen, for example that of a backup, and is not
-    believed. `elections` counts those that this node has asked for. `is_announced`: the store has
-    had the address of this node. Before, another one may have the same ID, so this one takes no
-    part.
+    believed. `elections` counts those that this node has asked for, `followed` is the last order to
+    follow a primary. `is_announced`: the store has had the address of this node. Before, another
+    one may have the same ID, so this one takes no part.
     """
 
     id: str
@@ -89,6 +90,7 @@ class Member:
     lease: MemberLease
     node_timeout_ms: int
     _: KW_ONLY
+    uses_tls: bool = False  # for links (tls-replication)
     actions: list[Action] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -102,7 +104,7 @@ class Member:
         self.led_term = 0
         self.writing: Purpose | None = None
         self._is_outdated = False  # the view: a transaction has ended since
-        self._followed: Follow | None = None
+        self.followed: Follow | None = None
         self.ordered_members: tuple[str, ...] = ()
         self._reshaping = Reshaping()
         self._seen_terms: dict[str, int] = {}  # the highest one of each shard
@@ -133,7 +135,7 @@ class Member:
             for name, found in view.shards.items():
                 self._seen_terms[name] = found.record.term
             for node, announced in view.nodes.items():
-                self._addresses[node] = announced.record.host, announced.record.port
+                self._addresses[node] = self._address_of(announced.record)
             self._note_term(before, view, now_ms)
         self.look(now_ms)
 
@@ -208,7 +210,7 @@ class Member:
         """The term that this node leads or follows; 0 if there is none."""
         if self.part is Part.LEADING:
             return self.led_term
-        return self._followed.term if self.part is Part.FOLLOWING and self._followed else 0
+        return self.followed.term if self.part is Part.FOLLOWING and self.followed else 0
 
     @property
     def is_leading(self) -> bool:
@@ -263,6 +265,11 @@ class Member:
         """The term of the last frame on the disk."""
         standing = self.data.standing()
         return 0 if standing is None else standing.term
+
+    def _address_of(self, record: NodeRecord) -> Address:
+        """The address for links to a node."""
+        with_tls = self.uses_tls and record.tls_port
+        return record.host, record.tls_port if with_tls else record.port
 
     # The contents of the store
 
@@ -383,9 +390,9 @@ class Member:
             self._take_rest(now_ms)
             return
         wanted = Follow(record.primary, address, record.term, record.durable)
-        if self.part is not Part.FOLLOWING or self._followed != wanted:
+        if self.part is not Part.FOLLOWING or self.followed != wanted:
             self._change_part(Part.FOLLOWING, now_ms)
-            self._followed = wanted
+            self.followed = wanted
             self.actions.append(wanted)
 
     def _take_rest(self, now_ms: int) -> None:

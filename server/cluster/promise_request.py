@@ -46,10 +46,10 @@ class Asker:
             async with asyncio.timeout(ANSWER_S):
                 return await self._ask(host, port, asked)
         except Refusal as problem:
-            log.info("%s:%d does not promise term %d: %s", host, port, asked.term, problem)
+            log.debug("%s:%d does not promise term %d: %s", host, port, asked.term, problem)
         except (OSError, TimeoutError, ValueError, EOFError, StartError) as problem:
             reason = str(problem) or "it has not answered in time"
-            log.info("%s:%d cannot be asked for term %d: %s", host, port, asked.term, reason)
+            log.debug("%s:%d cannot be asked for term %d: %s", host, port, asked.term, reason)
         return None
 
     async def _ask(self, host: str, port: int, asked: PromiseRequest) -> Standing:

@@ -200,6 +200,21 @@ def test_a_member_without_the_data_is_chosen_only_by_force() -> None:
     assert run.member.is_leading
 
 
+def test_links_with_tls_use_the_port_of_tls() -> None:
+    world = World(1, size=(3, 1))
+    for node in world.nodes.values():
+        node.start()
+        node.run.member.uses_tls = node.name != "2" * 40
+        node.run.enrollment.record = node.run.enrollment.record._replace(tls_port=node.port + 100)
+    world.pass_time(3000)
+    [leader] = world.leaders()
+    for node in others(world, leader):
+        followed = node.run.member.followed
+        assert followed is not None
+        port = leader.port + 100 if node.run.member.uses_tls else leader.port
+        assert followed.address == ("h", port)
+
+
 def test_a_shard_with_all_members_takes_no_other() -> None:
     world, _leader = begun(3, 1)
     node = world.nodes["3" * 40] = Node(world, 3)
