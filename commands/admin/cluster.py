@@ -411,7 +411,9 @@ def cluster_saveconfig(ctx: Context[ClusterHost], args: Args) -> object:
 
 
 @cluster_command(
-    "FAILOVER [options: FORCE | TAKEOVER]", "admin no_async_loading dataless", since="3.0.0"
+    "FAILOVER [options: FORCE | TAKEOVER]",
+    "admin no_async_loading dataless audited",
+    since="3.0.0",
 )
 def cluster_failover(ctx: Context[ClusterHost], args: Args) -> object:
     """Forces a replica to perform a manual failover of its master.

@@ -15,8 +15,10 @@ SECRET_DIRECTIVES = frozenset(
     {b"requirepass", b"masterauth", b"tls-key-file-pass", b"tls-client-key-file-pass"}
 )
 _HIDDEN_DIRECTIVES = SECRET_DIRECTIVES | {b"masteruser"}
-# Subcommands of ACL with names of users and passwords; Redis hides both.
-_HIDDEN_ACL = frozenset({b"setuser", b"deluser", b"getuser"})
+# Subcommands with names of users and passwords, of which Redis hides both, or with a secret.
+_HIDDEN = frozenset(
+    {(b"acl", b"setuser"), (b"acl", b"deluser"), (b"acl", b"getuser"), (b"cluster", b"peer")}
+)
 _GETKEYS = frozenset({(b"command", b"getkeys"), (b"command", b"getkeysandflags")})
 # Rules of users without a password: the words, and how the others begin.
 _PLAIN_RULES = frozenset(
@@ -39,7 +41,7 @@ def without_secrets(words: Sequence[bytes]) -> list[bytes]:
         shown[1:] = [REDACTED] * (len(shown) - 1)
     elif name == b"hello":
         _hide_credentials(shown)
-    elif name == b"acl" and len(shown) > 2 and shown[1].lower() in _HIDDEN_ACL:
+    elif len(shown) > 2 and (name, shown[1].lower()) in _HIDDEN:
         shown[2:] = [REDACTED] * (len(shown) - 2)
     elif len(shown) > 3 and (name, shown[1].lower()) == (b"acl", b"dryrun"):
         shown[3:] = without_secrets(shown[3:])

@@ -208,7 +208,7 @@ DIFFERENT_ARGUMENTS = {
 }
 # Commands that Redis does not have.
 OURS_ALONE = {
-    "backup", "cluster|myshardid",
+    "backup", "cluster|myshardid", "cluster|peer", "cluster|promise",
     "tabort", "tack", "tappend", "tappendmany", "tappendonce", "tappev", "tblocks", "tcancel",
     "tcomplete", "tcreate", "textend", "tgroup", "tinfo", "tmread", "tnack", "tpeek", "tpolicy",
     "tposition", "trange", "tread", "tredrive", "trenew", "treserve", "trestore", "tschedule",

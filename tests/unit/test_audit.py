@@ -38,11 +38,13 @@ NOT_AUDITED = {
     "restore", "trestore",
     # They change nothing: the map of a cluster is not changed by its nodes.
     "cluster|replicas", "cluster|slaves", "cluster|count-failure-reports", "cluster|bumpepoch",
-    "cluster|saveconfig", "cluster|failover",
+    "cluster|saveconfig",
+    # What the nodes of a cluster send each other.
+    "cluster|peer", "cluster|promise",
 }  # fmt: skip
 # Directives whose name looks like a secret's.
 NOT_SECRET = {
-    "metrics-auth",
+    "metrics-auth", "cluster-etcd-password-file",
     "tls-auth-clients", "tls-auth-clients-user", "tls-key-file", "tls-client-key-file",
     "key-load-delay", "rdb-key-save-delay", "notify-keyspace-events", "tracking-table-max-keys",
 }  # fmt: skip

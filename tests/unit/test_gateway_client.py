@@ -57,6 +57,7 @@ class Host:
     limits = Limits()
     node_count = 3
     keepalive_s = 0
+    requests = 0
 
     def __init__(self) -> None:
         self.failed: set[int] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,7 @@ class NaiveServer:
     """Answers TINFO and TSEEK as a server does."""
 
     address = "redis://naive"
+    is_cluster = False
 
     def __init__(self, **streams: NaiveStream) -> None:
         self.streams = {key.encode(): stream for key, stream in streams.items()}
@@ -60,7 +61,8 @@ class NaiveServer:
         self.longest = max(self.longest, len(replies))
         return replies
 
-    transaction = pipeline
+    def transactions(self, groups: Iterable[Sequence[Any]]) -> list[Any]:
+        return self.pipeline(command for group in groups for command in group)
 
     def checked(self, reply: Any) -> Any:
         return reply
@@ -368,8 +370,6 @@ class ChangingServer(NaiveServer):
         if self.requests_left == 0:
             self._change(self)
         return super().pipeline(commands)
-
-    transaction = pipeline
 
 
 def _deleted(server: NaiveServer) -> None:

@@ -69,6 +69,7 @@ def test_passwords_stay_out() -> None:
             [b"config", b"set", b"hz", b"5", b"RequirePass", b"pw"],
             [b"config", b"set", b"hz", b"5", b"RequirePass", hidden],
         ),
+        ([b"Cluster", b"peer", b"s3cret"], [b"Cluster", b"peer", hidden]),
         ([b"config", b"get", b"requirepass"], [b"config", b"get", b"requirepass"]),
         ([b"SET", b"auth", b"x"], [b"SET", b"auth", b"x"]),
         ([b"HELLO", b"3", b"AUTH", b"x"], [b"HELLO", b"3", b"AUTH", b"(redacted)"]),
