@@ -46,6 +46,44 @@ class Lease:
         return ALL_FRAMES if self.is_valid else 0
 
 
+class Suspension:
+    """A time for which this process did not run, so long that its members may have elected another
+    primary: what they had sent before says nothing about that. `look` is called a few times in the
+    node timeout. `is_over` is false until enough members have linked again."""
+
+    def __init__(self, steady_ms: Callable[[], int], node_timeout_ms: Callable[[], int]) -> None:
+        self._steady_ms = steady_ms
+        self._node_timeout_ms = node_timeout_ms
+        self.begin()
+
+    def begin(self) -> None:
+        """This server becomes the primary."""
+        self._looked_ms = self._steady_ms()
+        self.is_over = True
+
+    def look(self) -> bool:
+        """True if one has ended just now."""
+        before_ms, self._looked_ms = self._looked_ms, self._steady_ms()
+        if self._looked_ms - before_ms < self._node_timeout_ms():
+            return False
+        self.is_over = False
+        return True
+
+
+class MemberHold:
+    """The hold of a primary with members that confirm."""
+
+    def __init__(self, confirming: Confirming) -> None:
+        self._confirming = confirming
+
+    @property
+    def seq(self) -> int:
+        """The last frame that replies may show now; read before each send."""
+        confirming = self._confirming
+        confirming.look_at_time()
+        return confirming.hold_point.seq if confirming.suspension.is_over else 0
+
+
 @dataclass(eq=False, repr=False)
 class Confirming:
     """`durable`: the number of other members that must have a frame; None: no order has arrived.
@@ -68,6 +106,9 @@ class Confirming:
 
     def __post_init__(self) -> None:
         self.lease = Lease(self.machine.steady_clock)
+        self.suspension = Suspension(self.machine.steady_clock, self.node_timeout_ms)
+        self._member_hold = MemberHold(self)
+        self._ends_links = False  # soon
 
     # Orders
 
@@ -85,6 +126,7 @@ class Confirming:
     def begin(self, first_seq: int) -> None:
         """The first frame of the term is written."""
         self.is_leading = True
+        self.suspension.begin()
         self._stored_ms = self.machine.steady_clock()
         self.hold_point.least = first_seq
         self.feeds.source.confirmed_seq = self.hold_point.seq if self.durable else 0
@@ -116,13 +158,35 @@ class Confirming:
         if self.durable:
             has_first = self.hold_point.seq >= self.hold_point.least
             is_stored = self.persistence.commits.on_disk_seq >= 0
-            return has_first and is_stored and self.members >= self.durable
+            has_members = self.members >= self.durable and self.suspension.is_over
+            return has_first and is_stored and has_members
         return not self._needs_lease or self.lease.is_valid
 
     @property
     def _needs_lease(self) -> bool:
         """True if there may be other members, none of which has to confirm."""
         return self.durable == 0 and bool(self.requires_lease or self.feeds.members)
+
+    def look_at_time(self) -> None:
+        """End the links after a suspension: members with a later primary do not link again."""
+        if self.is_leading and self.durable and self.suspension.look() and not self._ends_links:
+            self._ends_links = True
+            self.machine.scheduler.call_soon(self._end_links)
+
+    def _end_links(self) -> None:
+        self._ends_links = False
+        if self.is_leading:
+            for feed in self.feeds:
+                feed.drop("this server did not run for a while, and asks its members again")
+            self.update()
+
+    def _look_at_members(self) -> None:
+        """Continue after a suspension, if enough members have linked since."""
+        if self._ends_links or self.suspension.is_over:
+            return
+        if self.durable is not None and self.members >= self.durable:
+            self.suspension.is_over = True
+            self.executor.outbox.durable(self.persistence.commits.durable_seq)
 
     def _lacks_confirmations(self) -> bool:
         """On a replica: true if a reply could have to wait until there is a primary."""
@@ -137,6 +201,7 @@ class Confirming:
     def update(self) -> None:
         """Refuse what the role forbids at present, and hold what is not confirmed."""
         self._take_told()
+        self.look_at_time()
         outbox = self.executor.outbox
         held_before, outbox.hold_point = outbox.hold_point, self._hold()
         if held_before is not outbox.hold_point:
@@ -163,9 +228,9 @@ class Confirming:
         elif now_ms - self._stored_ms > self.node_timeout_ms():
             self.feeds.drop_all("the journal of this server does not work")
 
-    def _hold(self) -> HoldPoint | Lease | None:
+    def _hold(self) -> HoldPoint | MemberHold | Lease | None:
         if self.durable is None or self.durable > 0:
-            return self.hold_point
+            return self._member_hold if self.is_leading and self.durable else self.hold_point
         return self.lease if self.is_leading and self._needs_lease else None
 
     def _report(self) -> None:
@@ -182,7 +247,9 @@ class Confirming:
         """A replica has acknowledged something."""
         if not self.is_leading:
             return
+        self.look_at_time()
         if self.durable:
+            self._look_at_members()
             self._release()
         if self._is_down:
             self.update()

@@ -151,6 +151,7 @@ class Terms:
 
     def beat(self) -> None:
         """As the primary: tell the replicas that this server works. They acknowledge it."""
+        self.confirming.look_at_time()
         if self.is_leading:
             self._role.feeds.beat(self._role.machine.clock())
 

@@ -95,6 +95,36 @@ def test_an_old_primary_confirms_nothing_that_the_new_one_lacks() -> None:
     assert shard.nodes[0].replication.totals.rewinds == 1
 
 
+def test_a_primary_that_was_suspended_asks_its_members_first() -> None:
+    """They may have elected another one, whatever it has received of them before."""
+    shard = Shard()
+    assert is_entry(shard.ask(0, *ADD))
+    shard.nodes[0].is_frozen = True
+    shard.promise(1, 2)
+    shard.promise(2, 2)
+    shard.elect(1, 2)
+    shard._order(shard.members[2], 2)
+    shard.wait(6000)
+    assert is_entry(shard.ask(1, *ADD))
+    assert shard.ask(0, *READ) == NO_REPLY  # it is the first thing that it does
+    shard.nodes[0].is_frozen = False
+    shard.wait()
+    assert shard.replies.get(READ, NO_REPLY) == NO_REPLY
+    assert shard.ask(0, *READ) == DOWN
+
+
+def test_a_primary_continues_after_a_suspension() -> None:
+    shard = Shard()
+    shard.nodes[0].is_frozen = True
+    shard.wait(6000)
+    client = shard.nodes[0].accept()
+    assert shard.ask(0, *ADD, client=client) == NO_REPLY
+    shard.nodes[0].is_frozen = False
+    shard.wait(3000)
+    assert is_entry(shard.replies[ADD])
+    assert is_entry(shard.ask(0, *ADD))
+
+
 def test_earlier_frames_count_with_the_first_of_the_term() -> None:
     """A server that has frames of a term between these two could still be elected."""
     shard = Shard()
