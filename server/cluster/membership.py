@@ -476,7 +476,8 @@ class Member:
         log.warning("an election of shard %s begins: this node asks for term %d", self.shard, term)
         addresses = {one: self._addresses.get(one, ("", 0)) for one in record.members}
         needed = needed_promises(record.size, record.durable)
-        if self._reason is Reason.FORCE and 0 < needed < len(addresses):
+        is_forced = self._reason is Reason.FORCE and record.primary != self.id
+        if is_forced and 0 < needed < len(addresses):
             addresses.pop(record.primary, None)  # it may have frames that no other member has
         election = Election(
             self.id, term, needed, addresses,

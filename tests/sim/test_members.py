@@ -87,6 +87,15 @@ def test_a_primary_has_the_lease_with_which_it_wrote_its_name() -> None:
     assert not member.may_confirm(now_ms)
 
 
+def test_a_primary_that_is_forced_after_its_restart_is_elected() -> None:
+    world, leader = begun(3, 1)
+    leader.crash(keeps_all=True)
+    run = leader.run
+    run.do(lambda: run.member.stand(Reason.FORCE, run.now_ms))
+    world.pass_time(3 * NODE_TIMEOUT_MS)
+    world.end()
+
+
 def test_a_member_that_alone_is_cut_off_ends_no_primary() -> None:
     world, leader = begun(3, 1)
     term = leader.run.member.led_term
