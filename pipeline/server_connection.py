@@ -68,6 +68,10 @@ class ServerError(Exception):
     reason."""
 
 
+class SeveralSlotsError(ServerError):
+    """The keys of a transaction are in several slots of a cluster."""
+
+
 class Unreachable(ServerError):
     """The server does not answer. A later attempt may succeed."""
 
@@ -240,7 +244,8 @@ class ServerConnection:
         return reply
 
     def encoded_many(self, requests: bytes, count: int) -> list[Any]:
-        """Send `count` encoded requests together; their replies as those of `pipeline`."""
+        """Send `count` encoded requests together; their replies as those of `pipeline`. In a
+        cluster, the keys have to be in one slot."""
 
         def once() -> list[Any]:
             client = self._client
@@ -254,10 +259,16 @@ class ServerConnection:
                 client.connection_pool.release(connection)
             for reply in replies:
                 if isinstance(reply, MovedError):
+                    self._check_slot(reply, first_key_of(requests))
                     raise reply
             return replies
 
         return self._persist(partial(self._followed, once))
+
+    def _check_slot(self, moved: MovedError, first_key: bytes | None) -> None:
+        """ClusterCrossSlotError if another key than the first one is at another node."""
+        if first_key is not None and slot_of(first_key) != moved.slot_id:
+            raise ClusterCrossSlotError("the requests have keys of several nodes")
 
     def _answered(self, connection: Any) -> Any:
         """The next reply. ServerError after a protocol error, because the server then closes the
@@ -421,6 +432,11 @@ class ServerConnection:
                     raise self._unreachable(error, waited_s=0) from error
                 if _is_lasting(error) or time.monotonic() + pause_s > end_s:
                     raise self._unreachable(error, self.address.timeout_s) from error
+            except ClusterCrossSlotError as error:
+                raise SeveralSlotsError(
+                    f"the cluster at {self.address} has the keys of a transaction in several"
+                    " slots: give the prefix a {tag}, so that all keys are in one slot"
+                ) from error
             except redis.RedisError as error:
                 raise ServerError(f"the server at {self.address} answered: {error}") from error
             time.sleep(pause_s)
@@ -434,6 +450,13 @@ class ServerConnection:
             )
         if _is_lasting(error):
             return ServerError(f"no TLS with the server at {self.address}: {error}")
+        if isinstance(error, MovedError):
+            return Unreachable(
+                f"the nodes of the cluster at {self.address} do not agree on the owner of a slot:"
+                f" MOVED {error}"
+            )
+        if isinstance(error, (ClusterDownError, TryAgainError)) and not waited_s:
+            return Unreachable(f"the cluster at {self.address} does not serve the slot: {error}")
         what = f"did not answer for {waited_s} s" if waited_s else "cannot be reached"
         text = f"the server at {self.address} {what}: {reason_of(error)}{next_step(error)}"
         return Unreachable(text)

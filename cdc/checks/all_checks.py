@@ -18,9 +18,14 @@ from millstream.cdc.checks.source_checks import (
 from millstream.cdc.config import CdcConfig
 from millstream.cdc.destination.connections import connect
 from millstream.cdc.source.pg_catalog import Catalog
+from millstream.cdc.streams.key_names import SourceKeys
 from millstream.cdc.streams.source_record import SourceRecord
 from millstream.cdc.streams.stream_appender import open_server, pack
-from millstream.pipeline.server_connection import ServerConnection, ServerError
+from millstream.pipeline.server_connection import (
+    ServerConnection,
+    ServerError,
+    SeveralSlotsError,
+)
 
 MILLSTREAM = "millstream"
 
@@ -28,7 +33,7 @@ MILLSTREAM = "millstream"
 def check_all(config: CdcConfig) -> Iterator[Finding]:
     """Everything, for all sources. Nothing is changed."""
     server = open_server(config.millstream)
-    findings = check_millstream(server)
+    findings = check_millstream(server, config)
     yield from findings
     is_reachable = all(finding.level != "error" for finding in findings)
     catalogs: dict[str, Catalog] = {}
@@ -66,15 +71,30 @@ def before_reading(record: SourceRecord) -> list[Finding]:
     return findings
 
 
-def check_millstream(server: ServerConnection) -> list[Finding]:
+def check_millstream(server: ServerConnection, config: CdcConfig) -> list[Finding]:
     """Check that the server can be reached and keeps the data that it acknowledges."""
     try:
         found = _raw(server, "COMMAND", "INFO", "TAPPENDONCE")
         if not found or found[0] is None:
             return [error(MILLSTREAM, f"{server.address} is not millstream: it has no TAPPENDONCE")]
+        _check_slots(server, config)
     except ServerError as problem:
         return [error(MILLSTREAM, str(problem))]
     return [*_settings(server), ok(MILLSTREAM, str(server.address))]
+
+
+def _check_slots(server: ServerConnection, config: CdcConfig) -> None:
+    """SeveralSlotsError if the server is a cluster that has the keys of a source in several
+    slots."""
+    for source in config.sources:
+        keys = SourceKeys(config.millstream.prefix, source)
+        names = [keys.state, *map(keys.table_state, source.tables)]
+        try:
+            server.transaction([("GET", name) for name in names])
+        except SeveralSlotsError:
+            raise
+        except ServerError:
+            continue  # the user may not read them: reading them reports it
 
 
 def _raw(server: ServerConnection, *words: str) -> Any:

@@ -39,7 +39,7 @@ def setup(config: CdcConfig, create_targets: bool, say: Callable[[str], None]) -
     """Create missing objects and report them. Returns the errors found; if there are any, no object
     is created."""
     server = open_server(config.millstream)
-    errors = [finding for finding in check_millstream(server) if finding.level == "error"]
+    errors = [finding for finding in check_millstream(server, config) if finding.level == "error"]
     catalogs: Catalogs = {}
     for source in config.sources:
         catalog = catalogs.setdefault(source.name, {})

@@ -211,6 +211,11 @@ def executed(replies: Sequence[Any]) -> list[Any]:
 
 def _accepted(reply: Any) -> Any:
     """The reply; RefusedError if the request was refused."""
+    if isinstance(reply, redis.exceptions.ClusterCrossSlotError):
+        raise RefusedError(
+            "the keys of a source are in several slots of the cluster: give the prefix a {tag},"
+            ' such as prefix = "{cdc}"'
+        )
     if isinstance(reply, redis.RedisError):
         # redis-py removes the first word of this reply.
         word = "OOM " if isinstance(reply, redis.exceptions.OutOfMemoryError) else ""

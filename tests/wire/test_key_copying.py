@@ -228,6 +228,7 @@ def test_a_copy_into_one_node_of_a_cluster_says_what_to_do(new_server: NewServer
             assert done.returncode == 1
             assert 'key "elsewhere"' in done.stderr
             assert "belongs to another node of the cluster" in done.stderr
+            assert "gateway of `millstream serve --shards`" in done.stderr
             assert "millstream cluster split" in done.stderr
 
 
