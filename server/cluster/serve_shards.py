@@ -37,7 +37,11 @@ def run_shards(
         check_ports(config, count)
         check_directives(config)
         if only_check:
-            node = load(file, [*arguments, *directives_of(config, 1, users_path(config))])
+            users_file = users_path(config)
+            own = [*directives_of(config, 1, users_file)]
+            if not config.aclfile and not users_file.exists():
+                own += ["--aclfile", ""]  # a start makes the file
+            node = load(file, [*arguments, *own])
             for warning in check_config(node, file) + check_machine(node):
                 print(f"millstream: warning: {warning}", file=sys.stderr)
             print(f"millstream: the configuration is valid\nmillstream: {NOT_CHECKED}")

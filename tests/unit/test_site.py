@@ -102,6 +102,37 @@ def test_the_compose_file_is_valid_and_mounts_existing_files() -> None:
     assert server["security_opt"] == ["no-new-privileges:true"]
 
 
+def test_the_compose_files_of_clusters_start_what_exists(tmp_path: Path) -> None:
+    """Their command lines are those of programs with valid directives, and ports are published."""
+    files = [ROOT / "deploy" / f"compose-{name}.yml" for name in ("shards", "members")]
+    check_schema("vendor.compose-spec", *files)
+    shards, members = (yaml.safe_load(file.read_text())["services"] for file in files)
+    (node,) = shards.values()
+    settings = str(ROOT / "deploy" / "container.conf")
+    words = [*node["entrypoint"], *node["command"]]
+    words[words.index("/etc/millstream/millstream.conf")] = settings
+    count = int(words[words.index("--shards") + 1])
+    assert node["ports"] == [f"127.0.0.1:6455-{6455 + count}:6455-{6455 + count}"]
+    lines = [words, *(
+        ["millstream", "serve", "--config", settings, *one["command"]]
+        for name, one in members.items() if name.startswith("member")
+    )]  # fmt: skip
+    assert len(lines) == 4
+    for line in lines:
+        checked = [BIN / line[0], *line[1:], "--dir", str(tmp_path), "--check"]
+        done = subprocess.run(checked, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    for one in (node, members["member1"], members["member2"], members["member3"]):
+        assert (one["read_only"], one["cap_drop"]) == (True, ["ALL"])
+    init = members["init"]
+    options = dict(zip(init["command"][::2], init["command"][1::2], strict=True))
+    text = subprocess.run(
+        [BIN / init["entrypoint"][0], *init["entrypoint"][1:], "--help"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert [option for option in options if option not in text] == []
+
+
 def test_the_workflows_run_existing_commands() -> None:
     text = "\n".join(path.read_text() for path in WORKFLOWS)
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

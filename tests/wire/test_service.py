@@ -260,6 +260,20 @@ def test_the_unit_exposes_less_than_the_unit_of_redis_in_debian(tmp_path: Path) 
     assert exposure(backup) < exposure(REDIS_UNIT)
 
 
+def test_the_drop_in_makes_a_cluster_of_the_unit(tmp_path: Path) -> None:
+    unit = installed_unit(tmp_path)
+    folder = tmp_path / f"{unit.name}.d"
+    folder.mkdir()
+    drop_in = installed_unit(folder, ROOT / "deploy" / "millstream-shards.conf")
+    assert analyze("verify", "--man=no", unit) == ""
+    (line,) = re.findall(r"^ExecStart=(\S.*)$", drop_in.read_text(), re.M)
+    line = line.replace("${CONFIGURATION_DIRECTORY}", str(ROOT / "deploy"))
+    words = line.replace("${STATE_DIRECTORY}", str(tmp_path)).split()
+    done = subprocess.run([*words, "--check"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the configuration is valid" in done.stdout
+
+
 def test_the_directives_of_the_unit_and_its_file_are_valid(tmp_path: Path) -> None:
     (line,) = re.findall(r"^ExecStart=\S+ (.*)$", UNIT.read_text(), re.M)
     assert line.startswith("${CONFIGURATION_DIRECTORY}/millstream.conf ")
