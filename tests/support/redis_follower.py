@@ -73,7 +73,12 @@ def change_under_load(primary: Server, seed: int, disturb: Callable[[], None], t
     try:
         for _ in range(times):
             wanted = frames() + 200
-            wait_until(lambda wanted=wanted: frames() > wanted, what="changes")  # type: ignore[misc]
+            # Under nice, on a busy machine, the servers may hardly run for seconds.
+            wait_until(
+                lambda wanted=wanted: frames() > wanted,  # type: ignore[misc]
+                what="changes",
+                deadline_s=60,
+            )
             disturb()
     finally:
         is_over.set()
