@@ -9,6 +9,10 @@ thread. All else is decided here, without I/O.
   hold it, its result does not count: the entry is another reader's.
 * A worker that stops reads no more. Entries that arrive after that are given back, and jobs that
   run have some time to end.
+
+One job: `_send` asks for it, `_take_entries` gives it to the crew, `finish` takes its result from
+there, `_take_results` adds it to those that are to be sent, `_send_settlement` sends it, and
+`_note_settled` ends it with the reply. If the reply is lost, `Settling.failed` keeps the result.
 """
 
 from __future__ import annotations
@@ -171,6 +175,7 @@ class Work:
         """Work until stopped. `begun` is of `stops`."""
         self._begun = begun
         self._stop_s = None
+        self._settling.failed(())  # the run before may have ended before their reply
         for key in self._held:
             yield from self._join(key, self._start)
         while True:
@@ -189,19 +194,20 @@ class Work:
             if self.crew is not None:
                 self.crew.attend()
             self._absorb(answers)
-        yield from self._give_up_reads()
+        yield from self._give_up_requests()
         yield from self._leave()
 
     def abort(self) -> Steps[None]:
         """Leave at once, after an exception: one attempt."""
         self._take_results(self._now())
         self._abandon_all("the worker was interrupted before the handler had ended")
-        yield from self._give_up_reads()
-        self._settling.failed(())
+        yield from self._give_up_requests()
         yield from self._leave()
 
-    def _give_up_reads(self) -> Steps[None]:
-        """Do not wait for reads that block: `_leave` gives back what one of them may have got."""
+    def _give_up_requests(self) -> Steps[None]:
+        """Do not wait for reads that block: `_leave` gives back what one of them may have got. It
+        sends the results again that were on their way."""
+        self._settling.failed(())
         asks = list(self._server.in_flight)
         self._server.in_flight.clear()
         if asks:
@@ -254,6 +260,7 @@ class Work:
         commands += [job_requests.give_all_back(held) for held in self._held.values()]
         error = yield from self._last_ask(commands)
         if error is None:
+            self._settling.answered()
             removals = [job_requests.remove_consumer(held) for held in self._held.values()]
             error = yield from self._last_ask(removals)
         if error is not None:

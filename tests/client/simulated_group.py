@@ -8,7 +8,7 @@ describes them, and the crew knows how long each handler takes and how it ends.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -222,9 +222,13 @@ class World:
         self._numbers = count()
         self._woken = False
         self.attended = False
-        self.finished = False
-        self._steps = self.work.run(self.work.stops.begin())
+        self.start(self.work.run(self.work.stops.begin()))
+
+    def start(self, steps: Generator[Any, Any, None]) -> None:
+        """Do these steps from now on, in place of those before."""
+        self._steps = steps
         self._send: Any = None
+        self.finished = False
 
     # ------------------------------------------------------------ the crew
 

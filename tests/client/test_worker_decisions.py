@@ -179,6 +179,34 @@ def test_jobs_that_run_after_the_drain_fail_with_a_reason() -> None:
     assert world.begun[0][1].lost
 
 
+@pytest.mark.parametrize("drain_ms", range(1000, 2000, 100))
+def test_results_on_their_way_are_sent_when_the_worker_leaves(drain_ms: int) -> None:
+    """The server does not answer until the drain is over."""
+    healthy_s = 100 + drain_ms / 1000
+    world = World(
+        options(drain=drain_ms / 1000),
+        ends=lambda _: (0.2, None),
+        network=lambda: (0.1, "request" if 100.2 < world.now_s < healthy_s else None),
+    )
+    entry = world.group.add("jobs", 1)
+    world.stop_at(100.2)
+    world.run_to_the_end()
+    assert (entry.ended, entry.deliveries) == ("acknowledged", 1)
+
+
+def test_a_worker_that_was_interrupted_runs_again() -> None:
+    world = World(options(), ends=lambda _: (NEVER, None))
+    first = world.group.add("jobs", 1)
+    world.run_until(101)
+    world.start(world.work.abort())
+    world.run_to_the_end()
+    assert (first.owner, first.ended) == (None, None)
+    world.ends = at_once
+    world.start(world.work.run(world.work.stops.begin()))
+    world.run_until(world.now_s + 5)
+    assert first.ended == "acknowledged"
+
+
 def test_a_handler_that_passes_the_time_limit_fails() -> None:
     world = World(options(time_limit=7, concurrency=1), ends=lambda _: (NEVER, None))
     world.group.max_deliver = 2

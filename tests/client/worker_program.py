@@ -3,7 +3,8 @@
     python worker_program.py URL CONCURRENCY
 
 It prints a line when it begins, and appends an entry to the stream `done` for each job that it has
-done. SIGTERM ends it in an orderly way.
+done. SIGTERM ends it in an orderly way. Before a job of the kind "crashes once" kills it, the jobs
+that it had done when this job began are acknowledged; they are in the stream `crashed`.
 """
 
 import os
@@ -26,6 +27,16 @@ worker = ms.worker(
     dead_letter="work:dead",
     time_limit=2.5,
 )
+done: list[tuple[str, str]] = []
+"""The jobs that this process has done: the ID, and the number."""
+
+
+def crash_after_acknowledgements() -> None:
+    before = list(done)
+    while any(ms.xpending_range("work", "crew", id, id, 1) for id, _ in before):
+        time.sleep(0.01)
+    ms.tappend("crashed", {"pid": os.getpid(), "done": " ".join(n for _, n in before)})
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @worker.handler
@@ -39,11 +50,17 @@ def handle(job: Job[str]) -> None:
         raise Retry("not now", delay=0.2)
     if kind == "hangs" or (kind == "hangs once" and first):
         threading.Event().wait()
-    if kind == "crashes" or (kind == "crashes once" and first):
+    if kind == "crashes":
         os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "crashes once" and first:
+        crash_after_acknowledgements()
     if kind == "takes longer than the timeout":
         time.sleep(1.5)
-    ms.tappend("done", {"n": job["n"], "kind": kind, "attempt": job.attempt})
+    if job.lost:
+        return
+    told = {"n": job["n"], "kind": kind, "attempt": job.attempt, "pid": os.getpid()}
+    ms.tappend("done", told)
+    done.append((f"{job.id.ms}-{job.id.seq}", job["n"]))
 
 
 signal.signal(signal.SIGTERM, lambda *_: worker.stop())
