@@ -133,7 +133,7 @@ def test_each_way_takes_tls_and_a_password(
         # Redis 7.0 does not tell its replicas how many entries a group has read.
         theirs.xgroup_create("s", "g", id="0")
         theirs.xreadgroup("g", "ann", {"s": ">"})
-        wait_until(lambda: ours.xpending("s", "g")["pending"] == 2)
+        wait_until(lambda: [group["pending"] for group in ours.xinfo_groups("s")] == [2])
         done = run("compare", url_of(source), url_of(server), "--as-replica")
         assert done.returncode == 0, done.stdout
     done = run("import", url_of(server), "--to", url_of(source), "--follow")
