@@ -168,6 +168,7 @@ document.addEventListener("DOMContentLoaded", () => {
       if (followed) stopFollowing(button, status);
       else follow(button, status);
     });
+    button.disabled = false; // a click before this would do nothing
   }
   const at = document.getElementById("at");
   if (at) {

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -184,6 +185,23 @@ def shown_server(board: Board, request: pytest.FixtureRequest) -> Server:
     """The server that the board shows."""
     server: Server = request.getfixturevalue(request.node.callspec.params["board"])
     return server
+
+
+def test_a_stream_cannot_be_followed_before_the_script_is_there(
+    board: Board, shown_server: Server, visit: Visits
+) -> None:
+    page = visit().page
+    scripts: list[Any] = []
+    page.route("**/app.js", lambda route: scripts.append(route))  # not answered yet
+    with shown_server.client() as client:
+        client.call("XADD", "live", "*", "n", "0")
+    page.goto(board.path("/stream", b"live"), wait_until="commit")
+    button = page.get_by_role("button", name="Follow live")
+    button.wait_for()
+    assert button.is_disabled()
+    scripts[0].continue_()
+    button.click()
+    page.get_by_text("Following, 0 new").wait_for()
 
 
 def test_a_stream_is_followed_live(board: Board, shown_server: Server, visit: Visits) -> None:
