@@ -46,7 +46,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def store_at(urls: str, login: Login | None = None) -> EtcdStore:
-    return EtcdStore(f"test{next(numbers)}", parse_endpoints(urls), login)
+    return EtcdStore(f"etcd{next(numbers)}", parse_endpoints(urls), login)
 
 
 def post(url: str, path: str, fields: object, token: str = "") -> dict[str, Any]:

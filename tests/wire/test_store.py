@@ -36,7 +36,7 @@ def play(request: pytest.FixtureRequest) -> Callable[[Body], None]:
         model = StoreModel(random.Random(7))
         return lambda body: run_at_once(_limited(body, lambda: model.of_node("n")))
     etcd = request.getfixturevalue("etcd")
-    name = f"test{next(numbers)}"
+    name = f"store{next(numbers)}"
     return lambda body: asyncio.run(
         _limited(body, lambda: EtcdStore(name, parse_endpoints(etcd.urls), None))
     )
