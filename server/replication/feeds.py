@@ -161,8 +161,7 @@ class Feeds:
     def tick_second(self, wall_ms: int, is_replica: bool, upstream: bytes) -> None:
         """Send beats and the IDs of the servers above the replicas, and end the links to silent
         replicas."""
-        commits = self.persistence.commits
-        beat = encode_beat(Beat(wall_ms, commits.last_seq, commits.frame_bytes), self.source.term)
+        beat = self._beat_record(wall_ms)
         now_ms = self.machine.steady_clock()
         for feed in self:
             if feed.is_online and now_ms - feed.acked_ms > self.config.repl_timeout * 1000:
@@ -182,11 +181,14 @@ class Feeds:
 
     def beat(self, wall_ms: int) -> None:
         """Send beats between two seconds: members of a shard may be silent for a shorter time."""
-        commits = self.persistence.commits
-        beat = encode_beat(Beat(wall_ms, commits.last_seq, commits.frame_bytes), self.source.term)
+        beat = self._beat_record(wall_ms)
         for feed in self:
             if feed.is_online and not feed.client.paused:
                 feed.send(beat)
+
+    def _beat_record(self, wall_ms: int) -> bytes:
+        commits = self.persistence.commits
+        return encode_beat(Beat(wall_ms, commits.last_seq, commits.frame_bytes), self.source.term)
 
     def publish(
         self, channel: bytes, message: bytes, shown_seq: int, *, is_shard: bool = False
