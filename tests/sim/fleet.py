@@ -354,14 +354,18 @@ class Fleet:
 
     def _ask(self) -> None:
         node = self.chance.choice(self._awake() or self.nodes)
+        client = self._client_of(node)
+        words = self._request()
+        self._guarded(node, lambda: node.ask(client, *words))
+
+    def _client_of(self, node: FleetNode) -> FleetClient:
+        """Mostly one that waits for no reply, otherwise a new one."""
         free = [
             client
             for client in node.clients.values()
             if client.connection is None and not client.asked
         ]
-        client = self.chance.choice(free) if free and self.chance.random() < 0.9 else node.accept()
-        words = self._request()
-        self._guarded(node, lambda: node.ask(client, *words))
+        return self.chance.choice(free) if free and self.chance.random() < 0.9 else node.accept()
 
     def _request(self) -> tuple[bytes, ...]:
         chance = self.chance

@@ -61,8 +61,7 @@ class RulesFleet(DurableFleet):
         if not any(feed.is_online for feed in node.replication.feeds):
             self._connect_again()  # it would refuse the request
             return
-        free = [c for c in node.clients.values() if c.connection is None and not c.asked]
-        client = self.chance.choice(free) if free and self.chance.random() < 0.9 else node.accept()
+        client = self._client_of(node)
         words = self._request()
         self._guarded(node, lambda: node.ask(client, *words))
 

@@ -312,12 +312,7 @@ class TermsFleet(Fleet):
         leading = [node for node in self.members if node.terms.is_leading]
         nodes = leading if leading and self.chance.random() < 0.7 else self._awake()
         node = self.chance.choice(nodes or self.nodes)
-        free = [
-            client
-            for client in node.clients.values()
-            if client.connection is None and not client.asked
-        ]
-        client = self.chance.choice(free) if free and self.chance.random() < 0.9 else node.accept()
+        client = self._client_of(node)
         words = self._request()
         seq = node.persistence.commits.last_seq
         name = _line_at(node.keyspace.histories, seq)
