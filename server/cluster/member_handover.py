@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from millstream.server.durability.persistence import Persistence
 from millstream.server.execution.executor import Executor
-from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.terms import Terms
 
 PAUSE = "cluster failover"
@@ -24,14 +23,12 @@ class MemberHandover:
     def __init__(
         self,
         terms: Terms,
-        feeds: Feeds,
         persistence: Persistence,
         executor: Executor,
         later: Callable[[float, Callable[[], None]], object],
         steady_ms: Callable[[], int],
     ) -> None:
         self._terms = terms
-        self._feeds = feeds
         self._commits = persistence.commits
         self._executor = executor
         self._later = later
@@ -48,10 +45,7 @@ class MemberHandover:
             self._executor.pauses.pause_writes(PAUSE)
             self._later(FORGOTTEN_S, self._end)
         self._commits.flush_tick()
-        last_seq = self._commits.last_seq
-        has_all = any(
-            feed.node == candidate and feed.synced_seq >= last_seq for feed in self._feeds
-        )
+        has_all = self._terms.acknowledged_frame(candidate) >= self._commits.last_seq
         return now_ms < self._until_ms and not has_all
 
     def _end(self) -> None:

@@ -133,9 +133,8 @@ class MemberNode:
         terms = server.replication.terms
         config = self._config
         handover = MemberHandover(
-            terms, server.replication.feeds, server.persistence, server.executor,
-            loop.call_later, steady_ms,
-        )  # fmt: skip
+            terms, server.persistence, server.executor, loop.call_later, steady_ms
+        )
         asker = Asker(self._secret, partial(make_link_context, config))
         settings = MemberSettings(
             announced_record(config, server.listeners.port),
