@@ -6,6 +6,7 @@ unknown subcommand.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from millstream.commands.admin.cluster import cluster_command
@@ -21,26 +22,32 @@ TERM_MAX = 2**63 - 1
 
 class LastFrame(NamedTuple):
     """The last frame on the disk of a member: the term and the ID of its line of history, and its
-    number. Of two members, the one with the greater (term, number) has all that the other one has
-    confirmed."""
+    number. Of two members, the one with the greater (term, number) has all that the other one could
+    have confirmed."""
 
     term: int
     history: str
     number: int
 
 
-REASONS = ("SILENCE", "FAILOVER", "FORCE")
+class Reason(StrEnum):
+    """The reason for an election: the primary is silent, or an operator has ordered it. Ordered
+    ones take place although the primary works: after a FAILOVER it waits until the candidate has
+    all frames, after FORCE it does not."""
+
+    SILENCE = "SILENCE"
+    FAILOVER = "FAILOVER"
+    FORCE = "FORCE"
 
 
 class PromiseRequest(NamedTuple):
-    """A request for a promise: the shard, the term, the ID of the candidate, one of REASONS (the
-    primary is silent, or an operator has ordered the election), and the ID of the member that is
-    asked, because its address may be that of another one by now."""
+    """A request for a promise: the shard, the term, the ID of the candidate, the reason, and the ID
+    of the member that is asked, because its address may be that of another one by now."""
 
     shard: str
     term: int
     candidate: str
-    reason: str
+    reason: Reason
     node: str
 
 
@@ -129,11 +136,13 @@ def cluster_promise(ctx: Context[PeersHost], args: Args) -> object:
     if not peers.knows(ctx.session):
         raise unknown_subcommand("CLUSTER", args[1])
     shard, term = args.take(), args.take_int()
-    candidate, reason, node = (args.take().decode("latin-1") for _ in range(3))
+    candidate, word, node = (args.take().decode("latin-1") for _ in range(3))
     if not 0 < term <= TERM_MAX:
         raise CommandError("ERR the number of a term is 1 or more")
-    if reason not in REASONS:
-        raise CommandError(SYNTAX)
+    try:
+        reason = Reason(word)
+    except ValueError:
+        raise CommandError(SYNTAX) from None
     peers.promise(PromiseRequest(shard.decode("latin-1"), term, candidate, reason, node))
     waiting = PromiseWait(ctx, peers)
     if not ctx.may_block or waiting.is_over():

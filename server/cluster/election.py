@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from millstream.server.cluster.member_actions import Address, AskPromise, Reason, Standing
+from millstream.commands.admin.cluster_peers import LastFrame, Reason
+from millstream.server.cluster.member_actions import Address, AskPromise
 
 ASK_AGAIN_MS = 200
 HANDOVER_MS = 1000  # until the primary has to have promised after a FAILOVER
@@ -39,10 +40,10 @@ class Election:
     begun_ms: int
     wait_ms: int
     order: Callable[[AskPromise], None]
-    promises: dict[str, Standing] = field(default_factory=dict, init=False)
+    promises: dict[str, LastFrame] = field(default_factory=dict, init=False)
     _asked_ms: dict[str, int] = field(default_factory=dict, init=False)
 
-    def promised(self, node: str, term: int, standing: Standing | None) -> None:
+    def promised(self, node: str, term: int, standing: LastFrame | None) -> None:
         """A member has answered; None: it has refused, or could not be reached."""
         if term == self.term and standing is not None and node in self.addresses:
             self.promises[node] = standing
@@ -78,7 +79,7 @@ class Election:
 
         def rank(node: str) -> tuple[int, int, bool, str]:
             standing = self.promises[node]
-            return standing.term, standing.frame, node == self.candidate, node
+            return standing.term, standing.number, node == self.candidate, node
 
         return max(self.promises, key=rank)
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum, StrEnum, auto
-from typing import NamedTuple, Protocol
+from enum import Enum, auto
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from millstream.server.cluster.store.store import Change, Compare
 
+if TYPE_CHECKING:
+    from millstream.commands.admin.cluster_peers import LastFrame, Reason
+
 Address = tuple[str, int]
-
-
-class Standing(NamedTuple):
-    """The last frame on the disk of a node: the term and the line of history in which it was made,
-    and its number. Of two members, the one with the greater (term, number) has all that the other
-    one could have confirmed."""
-
-    term: int
-    history: str
-    frame: int
 
 
 class Purpose(Enum):
@@ -55,15 +48,6 @@ class Write(NamedTuple):
 
 class ReadAgain(NamedTuple):
     """Read all contents of the store, for `take`."""
-
-
-class Reason(StrEnum):
-    """The reason for an election. Ordered ones take place although the primary works: after a
-    FAILOVER it waits until the candidate has all frames, after FORCE it does not."""
-
-    SILENCE = "SILENCE"
-    FAILOVER = "FAILOVER"
-    FORCE = "FORCE"
 
 
 class AskPromise(NamedTuple):
@@ -109,7 +93,7 @@ class Data(Protocol):
     def promised(self) -> int:
         """The lowest term that this node still acknowledges or leads; on its disk."""
 
-    def standing(self) -> Standing | None:
+    def standing(self) -> LastFrame | None:
         """The last frame on the disk; None while the data here is not known well enough."""
 
     def silence_ms(self) -> int | None:

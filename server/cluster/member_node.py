@@ -16,12 +16,12 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from millstream import __version__
+from millstream.commands.admin.cluster_peers import Reason
 from millstream.commands.later.node_row import NodeRow
 from millstream.commands.runtime.context import Session
 from millstream.errors import CommandError, StartError
 from millstream.server.clients import Clients
 from millstream.server.cluster.cluster_view import ClusterView
-from millstream.server.cluster.member_actions import Reason
 from millstream.server.cluster.member_handover import MemberHandover
 from millstream.server.cluster.member_service import MemberService, MemberSettings, steady_ms
 from millstream.server.cluster.membership import Part

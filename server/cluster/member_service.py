@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from millstream.commands.admin.cluster_peers import PromiseRequest
+from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest, Reason
 from millstream.errors import CommandError
 from millstream.server.cluster.cluster_view import view_of
 from millstream.server.cluster.enrollment import Enrollment
@@ -27,9 +27,7 @@ from millstream.server.cluster.member_actions import (
     Lead,
     Purpose,
     ReadAgain,
-    Reason,
     Rest,
-    Standing,
     Write,
 )
 from millstream.server.cluster.member_handover import MemberHandover
@@ -74,9 +72,9 @@ class MemberData:
     def promised(self) -> int:
         return self._terms.promised
 
-    def standing(self) -> Standing | None:
+    def standing(self) -> LastFrame | None:
         try:
-            return Standing(*self._terms.standing())
+            return self._terms.standing()
         except CommandError:
             return None
 
@@ -354,7 +352,7 @@ class MemberService:
         self.member.promised(action.node, action.term, standing, steady_ms())
         self._react()
 
-    async def _promise(self, term: int) -> Standing | None:
+    async def _promise(self, term: int) -> LastFrame | None:
         """Promise as the others do; the frames on the disk then, or None."""
         end_s = time.monotonic() + PROMISE_S
         try:
@@ -363,7 +361,7 @@ class MemberService:
                 if time.monotonic() > end_s:
                     return None
                 await asyncio.sleep(STORED_S)
-            return Standing(*self.terms.standing())
+            return self.terms.standing()
         except CommandError as problem:
             log.warning("this node cannot promise term %d: %s", term, problem.message)
             return None
@@ -373,9 +371,8 @@ class MemberService:
         primary waits until the candidate has all frames."""
         if asked.shard != self.member.shard:
             raise CommandError(f"ERR this node is no member of shard {asked.shard}")
-        reason = Reason(asked.reason)
-        refusal = self.member.refusal_of(asked.candidate, asked.term, reason, steady_ms())
+        refusal = self.member.refusal_of(asked.candidate, asked.term, asked.reason, steady_ms())
         if refusal:
             raise CommandError(f"ERR {refusal}")
-        if reason is Reason.FAILOVER and self._handover.is_waiting(asked.candidate):
+        if asked.reason is Reason.FAILOVER and self._handover.is_waiting(asked.candidate):
             raise CommandError(WAITING)

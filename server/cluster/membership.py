@@ -29,6 +29,7 @@ import logging
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 
+from millstream.commands.admin.cluster_peers import LastFrame, Reason
 from millstream.server.cluster.cluster_view import ClusterView, Found
 from millstream.server.cluster.election import ANSWERS_MS, Election, needed_promises
 from millstream.server.cluster.member_actions import (
@@ -39,9 +40,7 @@ from millstream.server.cluster.member_actions import (
     Lead,
     Purpose,
     ReadAgain,
-    Reason,
     Rest,
-    Standing,
     Write,
 )
 from millstream.server.cluster.member_lease import MemberLease
@@ -157,7 +156,7 @@ class Member:
             self._hold = self._ordered_hold  # this node may have another lease by now
         self.actions.append(ReadAgain())
 
-    def promised(self, node: str, term: int, standing: Standing | None, now_ms: int) -> None:
+    def promised(self, node: str, term: int, standing: LastFrame | None, now_ms: int) -> None:
         """The answer of a member to the request of its promise; None: it has refused, or has not
         answered."""
         if self._candidacy is not None:

@@ -8,9 +8,9 @@ import logging
 import ssl
 from collections.abc import Callable
 
-from millstream.commands.admin.cluster_peers import PromiseRequest
+from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest
 from millstream.errors import StartError
-from millstream.server.cluster.member_actions import Address, Standing
+from millstream.server.cluster.member_actions import Address
 from millstream.server.replication.name_lookup import look_up
 
 log = logging.getLogger("millstream.cluster")
@@ -36,7 +36,7 @@ class Asker:
         self._secret = secret
         self._make_context = make_context
 
-    async def ask(self, address: Address, asked: PromiseRequest) -> Standing | None:
+    async def ask(self, address: Address, asked: PromiseRequest) -> LastFrame | None:
         """The last frame on the disk of the other member, which has promised; None if it has
         refused, or has not answered."""
         host, port = address
@@ -52,7 +52,7 @@ class Asker:
             log.debug("%s:%d cannot be asked for term %d: %s", host, port, asked.term, reason)
         return None
 
-    async def _ask(self, host: str, port: int, asked: PromiseRequest) -> Standing:
+    async def _ask(self, host: str, port: int, asked: PromiseRequest) -> LastFrame:
         context = self._make_context()
         async with asyncio.timeout(CONNECT_S):
             [first, *_] = await look_up(host, port)
@@ -91,7 +91,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     return line
 
 
-async def _standing(reader: asyncio.StreamReader) -> Standing:
+async def _standing(reader: asyncio.StreamReader) -> LastFrame:
     """The reply: a list of the term, the line of history, and the number."""
     if await _line(reader) != b"*3":
         raise ValueError("its reply is no list of three")
@@ -101,4 +101,4 @@ async def _standing(reader: asyncio.StreamReader) -> Standing:
     number = await _line(reader)
     if not (term.startswith(b":") and number.startswith(b":")):
         raise ValueError("its reply has no numbers")
-    return Standing(int(term[1:]), history.decode("ascii"), int(number[1:]))
+    return LastFrame(int(term[1:]), history.decode("ascii"), int(number[1:]))

@@ -112,7 +112,7 @@ class Reshaping:
         if self._needed_frame is None:
             if self.left_out and not self._is_left_out(leader, record):
                 return False
-            self._needed_frame = standing.frame
+            self._needed_frame = standing.number
         others = {*record.members, change.add} - {leader.id, change.remove, ""}
         acknowledged = {node: leader.data.acknowledged_frame(node) for node in others}
         copies = sum(frame >= self._needed_frame for frame in acknowledged.values())

@@ -24,6 +24,7 @@ from tests.sim.promises import demand
 from tests.sim.seeds import Play, play_seeds
 from tests.sim.store_model import StoreState
 
+from millstream.commands.admin.cluster_peers import LastFrame, Reason
 from millstream.server.cluster.cluster_view import view_of
 from millstream.server.cluster.enrollment import AUTO, Enrollment
 from millstream.server.cluster.member_actions import (
@@ -34,9 +35,7 @@ from millstream.server.cluster.member_actions import (
     KeepLease,
     Lead,
     ReadAgain,
-    Reason,
     Rest,
-    Standing,
     Write,
 )
 from millstream.server.cluster.member_lease import MemberLease
@@ -125,9 +124,9 @@ class Replica:
     def silence_ms(self) -> int | None:
         return self.run.now_ms - self.heard_ms if self.heard_ms else None
 
-    def standing(self) -> Standing:
+    def standing(self) -> LastFrame:
         frames = self.disk.frames[: self.disk.synced]
-        return Standing(frames[-1].term if frames else 0, "", len(frames))
+        return LastFrame(frames[-1].term if frames else 0, "", len(frames))
 
     def confirming_members(self) -> int:
         order, now_ms = self.lead_order, self.run.now_ms
@@ -429,7 +428,7 @@ class Run:
         self.world.note(f"{me} asked by {candidate} for {term}: {refusal or 'promises'}")
         self.later(self.world.delay(1, 8), tell)
 
-    def answer(self, node: str, term: int, standing: Standing | None) -> None:
+    def answer(self, node: str, term: int, standing: LastFrame | None) -> None:
         self.member.promised(node, term, standing, self.now_ms)
 
     def send(self, node: str, deliver: Callable[[Run], None]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.sim.member_world import LEASE_S, NODE_TIMEOUT_MS, STEPS, Node, World, play
 
+from millstream.commands.admin.cluster_peers import Reason
 from millstream.server.cluster.cluster_view import view_of
-from millstream.server.cluster.member_actions import Purpose, Reason, Write
+from millstream.server.cluster.member_actions import Purpose, Write
 from millstream.server.cluster.membership import Part
 from millstream.server.cluster.store.store import Change
 
