@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -102,7 +102,6 @@ class MemberNode:
         self._owners: list[str] = [""] * CLUSTER_SLOTS  # the names of shards
         self._mapped: ClusterView | None = None
         self._serves = False
-        self._known: dict[str, NodeRecord] = {}  # also of nodes whose lease has ended
 
     # Life
 
@@ -172,6 +171,10 @@ class MemberNode:
         return None if self.service is None else self.service.member.view
 
     @property
+    def _known(self) -> Mapping[str, NodeRecord]:
+        return {} if self.service is None else self.service.member.known
+
+    @property
     def shard(self) -> str:
         """The name of the own shard; "" while there is none."""
         return "" if self.service is None else self.service.member.shard
@@ -217,7 +220,6 @@ class MemberNode:
                 owners[first : last + 1] = [shard] * (last + 1 - first)
             self._owners = owners
         self._mapped = view
-        self._known.update({name: found.record for name, found in view.nodes.items()})
         own = self.shard if serves else None
         self.slots.own(slot for slot, shard in enumerate(self._owners) if shard == own)
 

@@ -80,8 +80,9 @@ class Member:
     store said last, and `shard` the name of the own shard in it; "" without one. `is_store_old`:
     the store has an older state than this node has seen, for example that of a backup, and is not
     believed. `elections` counts those that this node has asked for, `followed` is the last order to
-    follow a primary. `is_announced`: the store has had the address of this node. Before, another
-    one may have the same ID, so this one takes no part.
+    follow a primary. `known` has the nodes that the store has had, also those whose lease has
+    ended. `is_announced`: the store has had the address of this node. Before, another one may have
+    the same ID, so this one takes no part.
     """
 
     id: str
@@ -103,11 +104,11 @@ class Member:
         self.led_term = 0
         self.writing: Purpose | None = None
         self._is_outdated = False  # the view: a transaction has ended since
+        self.known: dict[str, NodeRecord] = {}
         self.followed: Follow | None = None
         self.ordered_members: tuple[str, ...] = ()
         self._reshaping = Reshaping()
         self._seen_terms: dict[str, int] = {}  # the highest one of each shard
-        self._addresses: dict[str, Address] = {}
         self._changed_ms = 0  # when the term or the part changed
         self._heard_ms = 0  # when the followed primary was heard
         self._is_lease_seen = False  # that of the primary, in this term
@@ -133,8 +134,7 @@ class Member:
             self.shard = view.shard_of(self.id) or ""
             for name, found in view.shards.items():
                 self._seen_terms[name] = found.record.term
-            for node, announced in view.nodes.items():
-                self._addresses[node] = self._address_of(announced.record)
+            self.known.update({node: found.record for node, found in view.nodes.items()})
             self._note_term(before, view, now_ms)
         self.look(now_ms)
 
@@ -265,8 +265,11 @@ class Member:
         standing = self.data.standing()
         return 0 if standing is None else standing.term
 
-    def _address_of(self, record: NodeRecord) -> Address:
-        """The address for links to a node."""
+    def _address_of(self, node: str) -> Address | None:
+        """The address for links to a node; None if it is not known."""
+        record = self.known.get(node)
+        if record is None:
+            return None
         with_tls = self.uses_tls and record.tls_port
         return record.host, record.tls_port if with_tls else record.port
 
@@ -384,7 +387,7 @@ class Member:
         self.actions.append(Lead(record.term, self.ordered_members, record.durable))
 
     def _follow(self, record: ShardRecord, now_ms: int) -> None:
-        address = self._addresses.get(record.primary)
+        address = self._address_of(record.primary)
         if address is None:
             self._take_rest(now_ms)
             return
@@ -473,7 +476,7 @@ class Member:
         term, found = self._standing_for
         record = found.record
         log.warning("an election of shard %s begins: this node asks for term %d", self.shard, term)
-        addresses = {one: self._addresses.get(one, ("", 0)) for one in record.members}
+        addresses = {one: self._address_of(one) or ("", 0) for one in record.members}
         needed = needed_promises(record.size, record.durable)
         is_forced = self._reason is Reason.FORCE and record.primary != self.id
         if is_forced and 0 < needed < len(addresses):
