@@ -108,7 +108,6 @@ class Member:
         self.followed: Follow | None = None
         self.ordered_members: tuple[str, ...] = ()
         self._reshaping = Reshaping()
-        self._seen_terms: dict[str, int] = {}  # the highest one of each shard
         self._changed_ms = 0  # when the term or the part changed
         self._heard_ms = 0  # when the followed primary was heard
         self._is_lease_seen = False  # that of the primary, in this term
@@ -132,8 +131,6 @@ class Member:
             before = self.record
             self.view = view
             self.shard = view.shard_of(self.id) or ""
-            for name, found in view.shards.items():
-                self._seen_terms[name] = found.record.term
             self.known.update({node: found.record for node, found in view.nodes.items()})
             self._note_term(before, view, now_ms)
         self.look(now_ms)
@@ -277,12 +274,13 @@ class Member:
 
     def _is_old(self, view: ClusterView) -> bool:
         """True if the store has lost terms that this node has seen, or has on its disk."""
-        if self.view is not None and view.map.epoch < self.view.map.epoch:
-            return True
-        for name, term in self._seen_terms.items():
-            found = view.shards.get(name)
-            if term and (found is None or found.record.term < term):
+        if self.view is not None:
+            if view.map.epoch < self.view.map.epoch:
                 return True
+            for name, seen in self.view.shards.items():
+                found = view.shards.get(name)
+                if seen.record.term and (found is None or found.record.term < seen.record.term):
+                    return True
         own = view.shard_of(self.id)
         return own is not None and view.shards[own].record.term < self._last_term()
 
