@@ -37,7 +37,7 @@ from millstream.server.cluster.states import (
     MemberFigures,
     NodeState,
 )
-from millstream.server.cluster.store.records import NodeRecord
+from millstream.server.cluster.store.records import NodeRecord, SlotRanges
 from millstream.server.cluster.store.store import Store
 from millstream.server.cluster.store.store_opening import StoreSettings, open_store
 from millstream.server.cluster.stored_users import StoredUsers
@@ -100,8 +100,8 @@ class MemberNode:
         self._is_loading = is_loading
         self._readers: set[int] = set()  # clients that have sent READONLY
         self._owners: list[str] = [""] * CLUSTER_SLOTS  # the names of shards
-        self._mapped: ClusterView | None = None
-        self._serves = False
+        self._map: SlotRanges | None = None  # that of `_owners`
+        self._served: str | None = None  # the shard whose primary this node is
 
     # Life
 
@@ -210,18 +210,19 @@ class MemberNode:
 
     def note_change(self) -> None:
         """The store or the part of this node may have changed."""
-        view, serves = self._view, self.is_primary
-        if view is None or (view is self._mapped and serves == self._serves):
+        view, served = self._view, self.shard if self.is_primary else None
+        if view is None:
             return
-        self._serves = serves
-        if self._mapped is None or self._mapped.map != view.map:
+        is_same_map = view.map == self._map
+        is_same = is_same_map and served == self._served
+        self._map, self._served = view.map, served
+        if not is_same_map:
             owners = [""] * CLUSTER_SLOTS
             for first, last, shard in view.map.ranges:
                 owners[first : last + 1] = [shard] * (last + 1 - first)
             self._owners = owners
-        self._mapped = view
-        own = self.shard if serves else None
-        self.slots.own(slot for slot, shard in enumerate(self._owners) if shard == own)
+        if not is_same:
+            self.slots.own(slot for slot, shard in enumerate(self._owners) if shard == served)
 
     # Slots
 
