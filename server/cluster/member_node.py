@@ -25,7 +25,13 @@ from millstream.server.cluster.cluster_view import ClusterView
 from millstream.server.cluster.member_handover import MemberHandover
 from millstream.server.cluster.member_service import MemberService, MemberSettings, steady_ms
 from millstream.server.cluster.membership import Part
-from millstream.server.cluster.node import UNKNOWN_HOSTNAME, UNSERVED, local_end
+from millstream.server.cluster.node import (
+    NO_REPLICA,
+    UNSERVED,
+    endpoint_of,
+    local_end,
+    port_of,
+)
 from millstream.server.cluster.peers import Peers
 from millstream.server.cluster.promise_request import Asker
 from millstream.server.cluster.relay import Deliver, Sender
@@ -41,7 +47,6 @@ from millstream.server.cluster.store.records import NodeRecord, SlotRanges
 from millstream.server.cluster.store.store import Store
 from millstream.server.cluster.store.store_opening import StoreSettings, open_store
 from millstream.server.cluster.stored_users import StoredUsers
-from millstream.server.config.cluster_directives import BY_HOSTNAME, BY_IP
 from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
 from millstream.server.execution.access import Access
@@ -312,21 +317,15 @@ class MemberNode:
         shard = self._view.shard_of(node) if self._view else None
         found = self._view.shards[shard].record if self._view and shard else None
         primary = found.primary if found is not None else ""
-        endpoint: str | None = None
-        if config.cluster.preferred_endpoint_type == BY_IP:
-            endpoint = record.host
-        elif config.cluster.preferred_endpoint_type == BY_HOSTNAME:
-            endpoint = record.hostname or UNKNOWN_HOSTNAME
         has_tls = local_end(session, config.tls.port)[1]
-        with_tls = record.tls_port and (has_tls or not record.port)
         return NodeRow(
             node,
             found.id if found is not None else NO_ID,
             self._ranges_of(shard) if node == primary else (),
             record.host,
             record.hostname,
-            endpoint,
-            record.tls_port if with_tls else record.port,
+            endpoint_of(config, record.host, record.hostname),
+            port_of(has_tls, record.port, record.tls_port),
             record.port,
             record.tls_port,
             own,
@@ -350,7 +349,7 @@ class MemberNode:
     def stand(self, is_forced: bool) -> None:
         """CLUSTER FAILOVER: this replica asks for an election at once."""
         if self.is_primary:
-            raise CommandError("ERR You should send CLUSTER FAILOVER to a replica")
+            raise CommandError(NO_REPLICA)
         if self.service is None or not self.shard:
             raise CommandError("ERR this node is no member of a shard yet")
         reason = Reason.FORCE if is_forced else Reason.FAILOVER

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LOCAL = "127.0.0.1"  # the address for clients of a Unix socket
 UNKNOWN_HOSTNAME = "?"  # as in Redis
 UNSERVED = "CLUSTERDOWN Hash slot not served"
+NO_REPLICA = "ERR You should send CLUSTER FAILOVER to a replica"
 
 
 class ClusterNode:
@@ -83,7 +84,7 @@ class ClusterNode:
         """READONLY, or READWRITE: no node of one machine is a replica."""
 
     def stand(self, is_forced: bool) -> None:
-        raise CommandError("ERR You should send CLUSTER FAILOVER to a replica")
+        raise CommandError(NO_REPLICA)
 
     def check_keys(self, keyspace: Keyspace) -> None:
         """StartError if the loaded data has keys that this node does not serve."""
@@ -152,11 +153,6 @@ class ClusterNode:
         address, has_tls = local_end(session, tls)
         ip = config.cluster.announce_ip or address
         hostname = config.cluster.announce_hostname
-        endpoint: str | None = None
-        if config.cluster.preferred_endpoint_type == BY_IP:
-            endpoint = ip
-        elif config.cluster.preferred_endpoint_type == BY_HOSTNAME:
-            endpoint = hostname or UNKNOWN_HOSTNAME
         state = self._state(shard)
         return NodeRow(
             shard.node,
@@ -164,8 +160,8 @@ class ClusterNode:
             shard.ranges,
             ip,
             hostname,
-            endpoint,
-            (tls_port or port) if has_tls or not port else port,
+            endpoint_of(config, ip, hostname),
+            port_of(has_tls, port, tls_port),
             port,
             tls_port,
             not further,
@@ -181,6 +177,19 @@ def local_end(session: Session, tls_port: int) -> tuple[str, bool]:
     if not host or port == "0" or "/" in host:  # a Unix socket
         return LOCAL, False
     return host.removeprefix("[").removesuffix("]"), tls_port > 0 and port == str(tls_port)
+
+
+def endpoint_of(config: Config, ip: str, hostname: str) -> str | None:
+    """The address of a node that clients are to use; None: the one to which they have connected."""
+    kind = config.cluster.preferred_endpoint_type
+    if kind == BY_IP:
+        return ip
+    return (hostname or UNKNOWN_HOSTNAME) if kind == BY_HOSTNAME else None
+
+
+def port_of(has_tls: bool, port: int, tls_port: int) -> int:
+    """The port of a node that a client is to use, which may have TLS."""
+    return tls_port if tls_port and (has_tls or not port) else port
 
 
 def open_node(
