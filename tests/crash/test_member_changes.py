@@ -7,16 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from tests.crash.test_member_failover import ClusterWriter
 from tests.support.client import RawClient
 from tests.support.etcd import Etcd
-from tests.support.member_servers import MemberServers, ask
+from tests.support.member_servers import MemberServers, ask, node_id
 from tests.support.resp import Error, Simple
-from tests.support.server import Server
 from tests.support.waiting import wait_until
-
-from millstream.__main__ import main
 
 OK = Simple("OK")
 
@@ -28,34 +24,22 @@ def shard(tmp_path: Path, etcd: Etcd) -> Iterator[MemberServers]:
     made.kill()
 
 
-def run(shard: MemberServers, *words: str) -> None:
-    where = ["--name", shard.settings.name, "--etcd", shard.settings.urls]
-    done = CliRunner().invoke(main, ["cluster", *words, *where])
-    assert (done.exit_code, done.output) == (0, "shard s1 has its new members\n")
-
-
-def id_of(server: Server) -> str:
-    reply = ask(server, "CLUSTER", "MYID")
-    assert isinstance(reply, bytes)
-    return reply.decode()
-
-
 def test_a_lost_member_is_replaced_while_clients_write(shard: MemberServers) -> None:
     writer = ClusterWriter(shard)
     writer.wait_for_more()
     primary = shard.wait_for_primary()
     lost, other = shard.others(primary)
-    lost_id = id_of(lost)
+    lost_id = node_id(lost)
     lost.kill()
     shutil.rmtree(lost.directory)
     lost.directory.mkdir()
     lost.launch()
     wait_until(lambda: "shard s1 has all members" in lost.log, what="the refusal")
-    new_id = id_of(lost)
+    new_id = node_id(lost)
     assert new_id != lost_id
-    run(shard, "replace", lost_id, new_id)
+    shard.change("replace", lost_id, new_id)
     record = shard.view().shards["s1"].record
-    assert (set(record.members), record.size) == ({id_of(primary), id_of(other), new_id}, 3)
+    assert (set(record.members), record.size) == ({node_id(primary), node_id(other), new_id}, 3)
     writer.wait_for_more()
     shard.wait_for_followers()
 
@@ -68,10 +52,10 @@ def test_a_lost_member_is_replaced_while_clients_write(shard: MemberServers) -> 
 
     primary.start()
     shard.wait_for_followers()
-    run(shard, "remove", "s1", id_of(other))
+    shard.change("remove", "s1", node_id(other))
     assert shard.view().shards["s1"].record.size == 2
     writer.wait_for_more()
-    run(shard, "add", "s1", id_of(other))
+    shard.change("add", "s1", node_id(other))
     assert shard.view().shards["s1"].record.size == 3
     writer.wait_for_more()
     shard.wait_for_followers()

@@ -10,17 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 from tests.support.client import ConnectionClosed, RawClient
 from tests.support.etcd import Etcd
-from tests.support.member_servers import MemberServers, ask
+from tests.support.member_servers import MemberServers, ask, node_id
 from tests.support.resp import Error, Simple
-from tests.support.server import Server
 from tests.support.waiting import wait_until
-
-from millstream.__main__ import main
 
 
 @pytest.fixture
@@ -62,12 +58,6 @@ class ClusterWriter:
         return set(self.confirmed) - found
 
 
-def node_id(server: Server) -> str:
-    found = ask(server, "CLUSTER", "MYID")
-    assert isinstance(found, bytes)
-    return found.decode()
-
-
 def test_kill_9_of_a_primary_loses_nothing_confirmed(shard: MemberServers) -> None:
     writer = ClusterWriter(shard)
     writer.wait_for_more()
@@ -92,10 +82,7 @@ def test_kill_9_of_a_primary_loses_nothing_confirmed(shard: MemberServers) -> No
 
     living = set(map(node_id, shard.others(second)))
     [lost] = set(shard.view().shards["s1"].record.members) - living
-    words = ["cluster", "replace", lost, node_id(second)]
-    names = ["--name", shard.settings.name, "--etcd", shard.settings.urls]
-    done = CliRunner().invoke(main, [*words, *names])
-    assert done.exit_code == 0, done.output
+    shard.change("replace", lost, node_id(second))
     shard.wait_for_followers()
     writer.stop()
     assert writer.missing() == set()

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
+from click.testing import CliRunner
+
+from millstream.__main__ import main
 from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.store.store_opening import StoreSettings, open_store
 from millstream.server.cluster.store_cli import create
@@ -67,6 +70,12 @@ class MemberServers:
     def view(self) -> ClusterView:
         return view_of(asyncio.run(open_store(self.settings).read()))
 
+    def change(self, *words: str) -> None:
+        """Change the members with this command of `millstream cluster`."""
+        where = ["--name", self.settings.name, "--etcd", self.settings.urls]
+        done = CliRunner().invoke(main, ["cluster", *words, *where])
+        assert (done.exit_code, done.output) == (0, "shard s1 has its new members\n")
+
     def primary(self) -> Server | None:
         """The server that serves as the primary."""
         for server in self.servers:
@@ -107,3 +116,9 @@ def ask(server: Server, *words: str) -> Reply:
             return client.call(*words)
     except (OSError, ConnectionClosed) as problem:
         return Error(f"ERR {problem}")
+
+
+def node_id(server: Server) -> str:
+    found = ask(server, "CLUSTER", "MYID")
+    assert isinstance(found, bytes)
+    return found.decode()
