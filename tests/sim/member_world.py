@@ -707,9 +707,10 @@ class World:
             if node.is_frozen:
                 node.thaw()
 
-    def members_count(self) -> int:
-        """The number of members in the store."""
-        return len(decode(ShardRecord, self.store.values[SHARD + "s1"].data, "").members)
+    @property
+    def record(self) -> ShardRecord:
+        """That of the shard in the store."""
+        return decode(ShardRecord, self.store.values[SHARD + "s1"].data, "shard/s1")
 
     def end(self) -> None:
         """Everything works again: soon a member confirms, and all others follow it."""
@@ -728,7 +729,7 @@ class World:
         if self.durable:
             self._judge_has(leaders[0], [one.name for one in self.confirmed])
         members = [node for node in self.nodes.values() if node.run.member.shard]
-        demand(len(members) == self.members_count(), "a member does not know that it is one")
+        demand(len(members) == len(self.record.members), "a member does not know that it is one")
         for node in members:
             if node is not leaders[0]:
                 demand(node.run.member.part is Part.FOLLOWING, f"{node.name} does not follow")

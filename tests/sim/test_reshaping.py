@@ -11,10 +11,8 @@ from millstream.server.cluster.member_actions import Purpose
 from millstream.server.cluster.reshaping import Reshaping, reshaped
 from millstream.server.cluster.store.records import (
     CHANGE,
-    SHARD,
     ShardChange,
     ShardRecord,
-    decode,
     encode,
 )
 from millstream.server.cluster.store.store import Change, Compare
@@ -33,10 +31,6 @@ class ReshapedWorld(World):
         for number in range(self.size, self.size + SPARES):
             node = Node(self, number)
             self.nodes[node.name] = node
-
-    @property
-    def record(self) -> ShardRecord:
-        return decode(ShardRecord, self.store.values[SHARD + "s1"].data, "shard/s1")
 
     def order(self, change: ShardChange) -> None:
         """Write a change into the store, as `millstream cluster` does."""
