@@ -11,6 +11,7 @@ from collections.abc import Callable
 from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest
 from millstream.errors import StartError
 from millstream.server.cluster.member_actions import Address
+from millstream.server.replication.link_words import encode_request
 from millstream.server.replication.name_lookup import look_up
 
 log = logging.getLogger("millstream.cluster")
@@ -61,11 +62,11 @@ class Asker:
                 server_hostname=host if context is not None else None,
             )  # fmt: skip
         try:
-            writer.write(_packed([b"CLUSTER", b"PEER", self._secret()]))
+            writer.write(encode_request([b"CLUSTER", b"PEER", self._secret()]))
             await _line(reader)
             words = [b"CLUSTER", b"PROMISE", *(str(one).encode() for one in asked)]
             while True:
-                writer.write(_packed(words))
+                writer.write(encode_request(words))
                 with contextlib.suppress(_Later):
                     return await _standing(reader)
                 await asyncio.sleep(AGAIN_S)
@@ -75,10 +76,6 @@ class Asker:
 
 class _Later(Exception):
     """The other member is to be asked again."""
-
-
-def _packed(words: list[bytes]) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
