@@ -20,6 +20,7 @@ from tests.support.effort import examples
 from tests.support.etcd import Etcd
 from tests.support.replicas import Replicas
 from tests.support.server import Server, redis_program
+from tests.support.shards import Shards
 from tests.support.spark_workers import forked_workers
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -120,6 +121,15 @@ def replicas(tmp_path: Path) -> Iterator[Replicas]:
     made = Replicas(tmp_path)
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shards]:
+    """A cluster of three nodes on this machine, for the tests of one module."""
+    made = Shards(tmp_path_factory.mktemp("shards") / "data", {"appendfsync": "no"})
+    made.start()
+    yield made
+    assert made.stop() == 0
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,6 @@ from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
 ADVICE = "give the prefix a {tag}"
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shards]:
-    shards = Shards(tmp_path_factory.mktemp("cdc") / "data", {"appendfsync": "no"})
-    shards.start()
-    yield shards
-    assert shards.stop() == 0
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["gateway", "node"])

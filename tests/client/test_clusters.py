@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -22,14 +21,6 @@ from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
 # a: node 3, b: node 1, c: node 2
 KEYS = [f"shard:{number}" for number in range(12)]
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shards]:
-    shards = Shards(tmp_path_factory.mktemp("client") / "data", {"appendfsync": "no"})
-    shards.start()
-    yield shards
-    assert shards.stop() == 0
 
 
 @pytest.fixture

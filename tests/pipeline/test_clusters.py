@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -19,14 +18,6 @@ from millstream.slot_routing import Address, SlotNodes, first_key_of, slot_of
 
 KEYS = [f"s:{number}" for number in range(24)]
 SCHEMA = StructType([StructField(name, StringType()) for name in ("key", "n")])
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shards]:
-    shards = Shards(tmp_path_factory.mktemp("pipeline") / "data", {"appendfsync": "no"})
-    shards.start()
-    yield shards
-    assert shards.stop() == 0
 
 
 @pytest.fixture(params=[0, 1], ids=["gateway", "node"])
