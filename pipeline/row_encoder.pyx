@@ -328,6 +328,7 @@ cdef class RowEncoder:
         cdef Py_ssize_t wanted
         cdef bytes key
         cdef int slot = -1
+        cdef int key_slot
         self.parts = []
         self.part_keys = []
         self.words = 0
@@ -335,9 +336,10 @@ cdef class RowEncoder:
         while rows_left and self.done < self.rows and self.out.size < REQUEST_BYTES:
             key = self.key_at(self.order[self.done])
             if self.by_slot:
-                if slot >= 0 and <int>cluster_slot(key, len(key)) != slot:
+                key_slot = cluster_slot(key, len(key))
+                if slot >= 0 and key_slot != slot:
                     break
-                slot = cluster_slot(key, len(key))
+                slot = key_slot
             self.part_keys.append(key)
             wanted = min(rows_left, self.group_ends[self.group] - self.done)
             taken = self.put_group(wanted)
