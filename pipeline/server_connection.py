@@ -390,7 +390,7 @@ class ServerConnection:
 
     def _learn(self, moved: MovedError) -> None:
         """Read the map, after a node has named another one."""
-        slot, node = moved_to(f"{moved.slot_id} {moved.host}:{moved.port}", self._own_node())
+        slot, node = moved.slot_id, moved_to(moved, self._own_node())
         if self._slots is None or self._slots.node_of(slot) != node:
             self._read_map([node, *(self._slots.nodes if self._slots else ())])
         slots = self._slots or SlotNodes([])

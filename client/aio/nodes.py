@@ -21,7 +21,7 @@ from millstream.client.core.cluster_nodes import (
     pools_to_close,
 )
 from millstream.client.core.steps import Answer, Ask
-from millstream.slot_routing import MOVES_MAX, Address, read_slots
+from millstream.slot_routing import MOVES_MAX, Address, moved_to, read_slots
 
 
 async def learn(client: Any, moved: MovedError | None) -> ClusterNodes:
@@ -33,8 +33,7 @@ async def learn(client: Any, moved: MovedError | None) -> ClusterNodes:
             client, lambda node: redis_py.node_client(client, node, redis.asyncio), time.monotonic
         )
         setattr(client, NODES, nodes)
-    asked = redis_py.own_address(client)
-    node = Address(moved.host or asked.host, moved.port)
+    node = moved_to(moved, redis_py.own_address(client))
     if nodes.slots.node_of(moved.slot_id) != node:
         await read_map(nodes, [node, *nodes.slots.nodes])
         nodes.slots = nodes.slots.with_node(moved.slot_id, node)

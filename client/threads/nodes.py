@@ -22,7 +22,7 @@ from millstream.client.core.cluster_nodes import (
 )
 from millstream.client.core.steps import Answer, Ask
 from millstream.client.threads.interruptible import make_interruptible
-from millstream.slot_routing import MOVES_MAX, Address, read_slots
+from millstream.slot_routing import MOVES_MAX, Address, moved_to, read_slots
 
 
 def learn(client: Any, moved: MovedError | None) -> ClusterNodes:
@@ -34,8 +34,7 @@ def learn(client: Any, moved: MovedError | None) -> ClusterNodes:
             client, lambda node: redis_py.node_client(client, node, redis), time.monotonic
         )
         setattr(client, NODES, nodes)
-    asked = redis_py.own_address(client)
-    node = Address(moved.host or asked.host, moved.port)
+    node = moved_to(moved, redis_py.own_address(client))
     if nodes.slots.node_of(moved.slot_id) != node:
         read_map(nodes, [node, *nodes.slots.nodes])
         nodes.slots = nodes.slots.with_node(moved.slot_id, node)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from binascii import crc_hqx
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from redis.exceptions import MovedError
 
 SLOTS: Final = 16_384
 MOVES_MAX: Final = 5
@@ -83,11 +86,9 @@ def read_slots(reply: Any, asked: Address) -> SlotNodes:
     )
 
 
-def moved_to(words: str, asked: Address) -> tuple[int, Address]:
-    """The slot and the node that MOVED names. `words` are those after the code."""
-    slot, _, node = words.removeprefix("MOVED ").partition(" ")
-    host, _, port = node.rpartition(":")
-    return int(slot), Address(host or asked.host, int(port))
+def moved_to(moved: MovedError, asked: Address) -> Address:
+    """The node that MOVED names. One without a host has that of the node that was asked."""
+    return Address(moved.host or asked.host, moved.port)
 
 
 def _text(word: Any) -> str:

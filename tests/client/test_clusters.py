@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError, WatchError
+from redis.exceptions import MovedError, ResponseError, WatchError
 from tests.client.apis import Api, ids, rest, take, unwrap
 from tests.support.shards import Shards
 
@@ -62,8 +62,9 @@ def test_slots_and_keys_are_those_of_the_server() -> None:
     assert list(keys_of(["EVAL", "..", 1, "x"])) == ["x"]
     assert not keys_of(["PING"])
     asked = Address("here", 1)
-    assert moved_to("MOVED 7 :6457", asked) == (7, Address("here", 6457))
-    assert moved_to("7 ::1:6457", asked) == (7, Address("::1", 6457))
+    for words, node in (("7 :6457", Address("here", 6457)), ("7 ::1:6457", Address("::1", 6457))):
+        moved = MovedError(words)
+        assert (moved.slot_id, moved_to(moved, asked)) == (7, node)
 
 
 def test_requests_go_to_the_node_of_their_key(shards: Shards, ms: Any) -> None:
