@@ -211,9 +211,7 @@ class ServerConnection:
         if not self._is_by_slot:
             try:
                 return self.transaction(command for group in wanted for command in group)
-            except ServerError as error:
-                if not isinstance(error.__cause__, ClusterCrossSlotError):
-                    raise
+            except SeveralSlotsError:
                 self._is_by_slot = True
         return self._persist(lambda: self._groups_at_nodes(wanted)) if wanted else []
 
