@@ -24,9 +24,8 @@ from millstream.client.core.steps import Answer, Ask
 from millstream.slot_routing import MOVES_MAX, Address, moved_to, read_slots
 
 
-async def learn(client: Any, moved: MovedError | None) -> ClusterNodes:
+async def learn(client: Any, moved: MovedError) -> ClusterNodes:
     """The nodes of the cluster, after one of them has named another one for a slot."""
-    assert moved is not None
     nodes = ClusterNodes.of(client)
     if nodes is None:
         nodes = ClusterNodes(
@@ -52,12 +51,12 @@ async def perform_at_nodes(ask: Ask, perform: Any, answer: Answer | None = None)
     `answer` is that of a node that was asked for all of it."""
     client: Any = ask.server.client
     nodes = ClusterNodes.of(client)
-    gathered = Gathered(ask)
     if nodes is None and answer is None:
         answer = await perform(ask)
         assert answer is not None
         if first_moved(answer) is None:
             return answer
+    gathered = Gathered(ask)
     if answer is not None:
         gathered.take_all(answer)
     for _ in range(MOVES_MAX):
@@ -68,7 +67,7 @@ async def perform_at_nodes(ask: Ask, perform: Any, answer: Answer | None = None)
             break
         assert nodes is not None
         await renew(nodes)
-        for part in list(parts_of(ask, gathered.missing, nodes)):
+        for part in parts_of(ask, gathered.missing, nodes):
             gathered.take(part, await perform(part.ask))
     answer = gathered.answer()
     if nodes is not None and answer.error is not None:

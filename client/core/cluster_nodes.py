@@ -7,7 +7,7 @@ gets MOVED, and has no nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from redis.exceptions import ClusterCrossSlotError, MovedError
@@ -121,16 +121,16 @@ def first_moved(answer: Answer) -> MovedError | None:
     return next((reply for reply in answer.replies if isinstance(reply, MovedError)), None)
 
 
-def parts_of(ask: Ask, numbers: Sequence[int], nodes: ClusterNodes) -> Iterator[Part]:
+def parts_of(ask: Ask, numbers: Sequence[int], nodes: ClusterNodes) -> list[Part]:
     """Some commands of an ask, divided by node."""
-    by_node: dict[int, list[int]] = {}
-    clients = [nodes.of_command(ask.commands[number]) for number in numbers]
-    for number, client in zip(numbers, clients, strict=True):
-        by_node.setdefault(id(client), []).append(number)
-    for client in {id(client): client for client in clients}.values():
-        own = by_node[id(client)]
+    by_node: dict[Any, list[int]] = {}
+    for number in numbers:
+        by_node.setdefault(nodes.of_command(ask.commands[number]), []).append(number)
+    parts = []
+    for client, own in by_node.items():
         server = NodeServer(client, failing=ask.server.failing)
-        yield Part(Ask(server, [ask.commands[number] for number in own], ask.about), own)
+        parts.append(Part(Ask(server, [ask.commands[number] for number in own], ask.about), own))
+    return parts
 
 
 class NodeServer:

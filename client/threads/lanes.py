@@ -340,15 +340,16 @@ class Lanes:
             answer = self._read(ask, loan)
         except ANSWERS as error:
             answer = Answer(ask, error=error)
-        if first_moved(answer) is not None:
-            self._follow(ask, answer)
+        moved = first_moved(answer)
+        if moved is not None:
+            self._follow(ask, answer, moved)
         else:
             self._finish(ask, answer)
 
-    def _follow(self, ask: Ask, answer: Answer) -> None:
+    def _follow(self, ask: Ask, answer: Answer, moved: MovedError) -> None:
         """A node of a cluster has named another one: send there what it has not run."""
         self._give_up(ask)
-        nodes = learn(ask.server.client, first_moved(answer))
+        nodes = learn(ask.server.client, moved)
         none_ran = all(isinstance(reply, MovedError) for reply in answer.replies)
         if none_ran and ask.moves < MOVES_MAX and nodes.is_for_one(ask):
             ask.moves += 1
