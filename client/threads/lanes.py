@@ -156,7 +156,7 @@ class Lanes:
             if probe is not None:
                 self._probes[ask] = probe
                 return
-        self._start(ask)
+        self._start(ask, client)
 
     def _may_hang(self, server: Any, client: Any) -> bool:
         """True if connecting might take long: a new connection is needed, and the server fails or
@@ -168,8 +168,8 @@ class Lanes:
         asked = any(loan.client is client for loan in self._in_flight.values())
         return asked and not redis_py.has_spare(client)
 
-    def _start(self, ask: Ask) -> None:
-        self._in_flight[ask] = loan = Loan(client_of(ask))
+    def _start(self, ask: Ask, client: Any) -> None:
+        self._in_flight[ask] = loan = Loan(client)
         try:
             self._send(ask, loan)
         except ANSWERS as error:
@@ -353,7 +353,7 @@ class Lanes:
         none_ran = all(isinstance(reply, MovedError) for reply in answer.replies)
         if none_ran and ask.moves < MOVES_MAX and nodes.is_for_one(ask):
             ask.moves += 1
-            self._start(ask)
+            self._start(ask, client_of(ask))
         else:
             self._finish(ask, perform_at_nodes(ask, self._perform_at, answer))
 
@@ -369,7 +369,7 @@ class Lanes:
             return
         if answers:
             probe.close()
-            self._start(ask)
+            self._start(ask, client_of(ask))
         else:
             self._probes[ask] = probe
 
