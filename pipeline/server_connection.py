@@ -321,30 +321,28 @@ class ServerConnection:
 
     def _groups_at_nodes(self, groups: Sequence[Sequence[Command]]) -> list[Any]:
         """A transaction for each group; those for one node together."""
-        replies: list[list[Any]] = [[] for _ in groups]
-        left = list(range(len(groups)))
-        moved: Exception | None = None
-        for _ in range(MOVES_MAX):
+        replies: list[Any] = [None] * len(groups)
+
+        def once() -> None:
             by_node: dict[Any, list[int]] = {}
-            for number in left:
-                by_node.setdefault(self._at_keys_of(groups[number][0]), []).append(number)
-            left = []
+            for number, group in enumerate(groups):
+                if replies[number] is None:
+                    by_node.setdefault(self._at_keys_of(group[0]), []).append(number)
+            refused: Exception | None = None
             for client, numbers in by_node.items():
                 wrapped = [[("MULTI",), *groups[number], ("EXEC",)] for number in numbers]
                 found = iter(_send(client, [words for group in wrapped for words in group]))
-                for number, group in zip(numbers, wrapped, strict=True):
-                    *queued, done = [next(found) for _ in group]
+                for number, sent in zip(numbers, wrapped, strict=True):
+                    *queued, done = [next(found) for _ in sent]
                     if isinstance(done, ExecAbortError):
-                        moved = next(one for one in queued if isinstance(one, Exception))
-                        left.append(number)
+                        refused = next(one for one in queued if isinstance(one, Exception))
                     else:
                         replies[number] = self.checked(done)
-            if not left:
-                break
-            if not isinstance(moved, MovedError):
-                self.checked(moved)  # raises it
-                break
-            self._learn(moved)
+            if isinstance(refused, MovedError):
+                raise refused
+            self.checked(refused)  # raises another refusal
+
+        self._followed(once)
         return [reply for group in replies for reply in group]
 
     def _followed(self, attempt: Callable[[], Answer]) -> Answer:

@@ -114,3 +114,14 @@ def test_an_old_map_is_read_again(shards: Shards, port: int) -> None:
         assert server.pipeline([("GET", key) for key in "abc"]) == [b"a", b"b", b"c"]
         server._slots = SlotNodes([(0, 16383, Address("127.0.0.1", shards.port + 2))])
         assert server.transactions([[("GET", key)] for key in "abc"]) == [b"a", b"b", b"c"]
+
+
+def test_nodes_that_do_not_agree_are_asked_again(
+    shards: Shards, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(port) as server:
+        server.pipeline([("SET", key, key) for key in "abc"])
+        server._slots = SlotNodes([(0, 16383, Address("127.0.0.1", shards.port + 2))])
+        monkeypatch.setattr(server, "_learn", lambda moved: None)  # MOVED names the wrong node
+        server._is_by_slot = True
+        assert server.transactions([[("GET", key)] for key in "abc"]) == [b"a", b"b", b"c"]
