@@ -214,11 +214,7 @@ class EtcdStore:
 
     async def _reply(self, endpoint: Endpoint, call: Call) -> Fields:
         async with self._send(endpoint, call, {}) as reply:
-            try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    return requests.reply_of(await reply.content())
-            except TimeoutError:
-                raise NoAnswer(f"no answer in {TIMEOUT_S:g} s") from None
+            return await _fields_of(reply)
 
     @asynccontextmanager
     async def _send(
@@ -236,12 +232,10 @@ class EtcdStore:
         """Get a token, unless etcd has no users."""
         call = requests.authenticate(*login)
         try:
-            async with send(endpoint, call, {}, TIMEOUT_S) as reply, asyncio.timeout(TIMEOUT_S):
-                self._token = requests.token_of(requests.reply_of(await reply.content()))
+            async with send(endpoint, call, {}, TIMEOUT_S) as reply:
+                self._token = requests.token_of(await _fields_of(reply))
         except (NoAnswer, UnexpectedReply) as problem:
             raise NotSent(str(problem)) from None
-        except TimeoutError:
-            raise NotSent(f"no answer in {TIMEOUT_S:g} s") from None
         except EtcdError as problem:
             if problem.message != requests.NO_AUTHENTICATION:
                 raise
@@ -258,6 +252,15 @@ class EtcdStore:
     def _put_last(self, endpoint: Endpoint) -> None:
         self._endpoints.remove(endpoint)
         self._endpoints.append(endpoint)
+
+
+async def _fields_of(reply: Reply) -> Fields:
+    """All of a reply that is no stream. NoAnswer if it takes longer than TIMEOUT_S."""
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            return requests.reply_of(await reply.content())
+    except TimeoutError:
+        raise NoAnswer(f"no answer in {TIMEOUT_S:g} s") from None
 
 
 def _refusal(endpoint: Endpoint, problem: EtcdError) -> Refused:
