@@ -66,16 +66,21 @@ class SlotMap(NamedTuple):
 
 def new_map(count: int) -> SlotMap:
     """A map of this number of shards, with new IDs."""
-    ends = [last_slot(number, count) for number in range(count)]
-    firsts = [0, *(end + 1 for end in ends[:-1])]
     return SlotMap(
         1,
         1,
         tuple(
-            Shard(f"s{number}", number, new_id(), new_id(), ((first, end),))
-            for number, (first, end) in enumerate(zip(firsts, ends, strict=True), start=1)
+            Shard(f"s{number}", number, new_id(), new_id(), (pair,))
+            for number, pair in enumerate(even_ranges(count), start=1)
         ),
     )
+
+
+def even_ranges(count: int) -> list[tuple[int, int]]:
+    """The first and last slot of each of `count` shards, which share all slots."""
+    ends = [last_slot(number, count) for number in range(count)]
+    firsts = [0, *(end + 1 for end in ends[:-1])]
+    return list(zip(firsts, ends, strict=True))
 
 
 def last_slot(number: int, count: int) -> int:

@@ -13,7 +13,7 @@ from millstream.cli_error import CliError
 from millstream.errors import counted
 from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.reshaping import reshaped
-from millstream.server.cluster.slot_map import last_slot, new_id
+from millstream.server.cluster.slot_map import even_ranges, new_id
 from millstream.server.cluster.store.records import (
     CHANGE,
     CONFIG,
@@ -82,12 +82,8 @@ def run_with_store(
 
 async def create(store: Store, shards: int, members: int, durable: int) -> None:
     """Write the records of a new cluster. CliError if there is one."""
-    starts = [0, *(last_slot(number, shards) + 1 for number in range(shards))]
     names = [f"s{number}" for number in range(1, shards + 1)]
-    ranges = tuple(
-        (first, after - 1, name)
-        for first, after, name in zip(starts, starts[1:], names, strict=False)
-    )
+    ranges = tuple((*pair, name) for pair, name in zip(even_ranges(shards), names, strict=True))
     changes = [
         Change(CONFIG, encode(Format(VERSION))),
         Change(MAP, encode(SlotRanges(1, ranges))),
