@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import resource
-import socket
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Protocol
 
 from millstream.server.config.directives import Config
-from millstream.server.metrics.http import Answer, HttpConnection, Request
+from millstream.server.metrics.http import Answer, Request
+from millstream.server.metrics.http_port import PLAIN, HttpPort, status_answer
 from millstream.server.metrics.metric_table import FAMILIES
 from millstream.server.metrics.text import CONTENT_TYPE
 from millstream.server.monitor.log import LOGGER
-from millstream.server.net.sockets import bind_sockets, name_of_socket, start_listening
-
-BACKLOG = 100
-CONNECTIONS_MAX = 32
-PLAIN = "text/plain; charset=utf-8"
 
 
 class Sources(Protocol):
@@ -43,16 +36,13 @@ class Sources(Protocol):
     def is_stopping(self) -> bool: ...
 
 
-class GatewayMetrics:
+class GatewayMetrics(HttpPort):
     """Serves the metrics and health checks of a gateway. There are no users here, so there is no
     page with `metrics-auth`, and no TLS."""
 
     def __init__(self, config: Config, sources: Sources) -> None:
-        self._config = config
+        super().__init__(config)
         self._sources = sources
-        self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
-        self.connections: set[HttpConnection] = set()
 
     def bind(self) -> None:
         """Take the port. StartError with one sentence."""
@@ -62,30 +52,7 @@ class GatewayMetrics:
                 "gateway  no metrics: it has no users for metrics-auth, and no TLS for metrics-tls"
             )
             return
-        self._sockets = bind_sockets(metrics.bind, metrics.port, "metrics-port")
-
-    async def listen(self) -> None:
-        """Accept connections from now on. StartError if another program is listening there."""
-        loop = asyncio.get_running_loop()
-        for bound in self._sockets:
-            start_listening(bound, BACKLOG, "metrics-port")
-            self._servers.append(
-                await loop.create_server(lambda: HttpConnection(self, loop), sock=bound)
-            )
-        if self._servers:
-            where = ", ".join(map(name_of_socket, self._sockets))
-            LOGGER.info("metrics  http://%s/metrics", where)
-
-    def close(self) -> None:
-        """Accept no more connections and close those that are open."""
-        for server in self._servers:
-            server.close()
-        for connection in list(self.connections):
-            connection.abort()
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.connections) >= CONNECTIONS_MAX
+        super().bind()
 
     def answer(self, request: Request, respond: Callable[[Answer], object]) -> None:
         """Call `respond` with the answer to a GET."""
@@ -107,7 +74,7 @@ class GatewayMetrics:
             status = "no node runs"
         is_good = status in ("ok", "ready")
         code = HTTPStatus.OK if is_good else HTTPStatus.SERVICE_UNAVAILABLE
-        return Answer(code, "application/json", [json.dumps({"status": status}).encode() + b"\n"])
+        return status_answer(code, status)
 
 
 def _page(sources: Sources) -> Iterator[str]:

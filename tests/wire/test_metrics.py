@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 from millstream.server.metrics import metric_table
 from millstream.server.metrics.http import HEADER_MAX
-from millstream.server.metrics.service import CONNECTIONS_MAX
+from millstream.server.metrics.http_port import CONNECTIONS_MAX
 
 
 @pytest.fixture(scope="module")
