@@ -122,7 +122,7 @@ class MemberNode:
     def join(self, server: MemberServer) -> None:
         """Give the replication of this server terms. It waits for orders from its start on."""
         config, self._server = self._config, server
-        server.replication.join_shard(self.id, lambda: config.cluster.node_timeout)
+        server.replication.join_shard(self.id, lambda: config.cluster.node_timeout, steady_ms)
         server.clients.when_gone(self.forget_client)
         self.users = StoredUsers(self._store, server.access, config)
         self.users.load_first()

@@ -2,7 +2,8 @@
 
 It keeps up with the store, keeps the lease, asks other members for promises, and gives the
 replication of this server its orders. All of it runs in the loop of the server. The time is that of
-the machine since its start, which no clock change moves.
+the machine since its start, which no clock change moves, with the time for which the machine was
+suspended: leases end meanwhile.
 """
 
 from __future__ import annotations
@@ -57,9 +58,12 @@ WAITING = "TRYAGAIN this primary waits until the candidate has all frames"
 PROMISE_S = 2.0  # until the own promise has to be there
 
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def steady_ms() -> int:
     """The time since the start of the machine."""
-    return time.monotonic_ns() // 1_000_000
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 class MemberData:
@@ -208,13 +212,10 @@ class MemberService:
                 log.error("this server cannot be a node of the cluster: %s", problem)
 
     def _extend_lease(self) -> None:
-        """Without N, the lease decides until when replies may be sent."""
-        since_ms = self.terms.steady_ms()  # read first: the lease must not look longer
-        now_ms = steady_ms()
+        """The lease decides until when replies may be sent, or, with N, reads be served."""
         self.terms.require_lease(self.member.needs_lease)
-        if self.member.needs_lease and self.terms.is_leading:
-            left_ms = self.member.lease.left_ms(now_ms)
-            self.terms.extend_lease(left_ms if self.member.may_confirm(now_ms) else 0, since_ms)
+        if self.terms.is_leading:
+            self.terms.extend_lease(self.member.held_until_ms())
 
     # The store
 

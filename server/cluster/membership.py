@@ -219,11 +219,14 @@ class Member:
     def may_confirm(self, now_ms: int) -> bool:
         """True if replies of this node may leave it, as far as the lease decides that. With N, the
         members on whose disks a frame has to be decide it."""
-        record = self.record
-        if record is None or not self.is_leading:
+        if self.record is None or not self.is_leading:
             return False
+        return not self.needs_lease or now_ms < self.held_until_ms()
+
+    def held_until_ms(self) -> int:
+        """Until then, the store has this primary with its lease; 0: it has not."""
         holds = self._hold == (Holder(self.id, self.led_term), self.lease.id)
-        return not self.needs_lease or (holds and self.lease.is_valid(now_ms))
+        return self.lease.until_ms if holds and self.lease.id and self.is_leading else 0
 
     @property
     def needs_lease(self) -> bool:
@@ -242,7 +245,7 @@ class Member:
             return False
         return (
             record.size == 1
-            or self.lease.is_valid(now_ms)
+            or now_ms < self.held_until_ms()
             or self.data.confirming_members() >= record.durable > 0
         )
 

@@ -6,7 +6,9 @@ With N = 0, the primary confirms while it has its lease. The replicas hold their
 primary tells them the number of the last frame that is confirmed.
 
 Requests are refused with CLUSTERDOWN before they run while this server may not confirm; the reply
-of a request that has run is held.
+of a request that has run is held. With N >= 1, a primary without members that acknowledge serves
+reads as long as it has its lease, if all of its frames are confirmed: another primary, elected
+meanwhile, has everything that these reads show.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ ALL_FRAMES = 2**62  # a number above that of any frame
 
 class Lease:
     """The hold of a primary without members that confirm: replies are sent before `until_ms` on the
-    steady clock."""
+    clock of leases."""
 
-    def __init__(self, steady_ms: Callable[[], int]) -> None:
+    def __init__(self, lease_ms: Callable[[], int]) -> None:
         self.until_ms = 0
-        self._steady_ms = steady_ms
+        self._lease_ms = lease_ms
 
     @property
     def is_valid(self) -> bool:
-        return self._steady_ms() < self.until_ms
+        return self._lease_ms() < self.until_ms
 
     @property
     def seq(self) -> int:
@@ -47,23 +49,23 @@ class Lease:
 
 
 class Suspension:
-    """A time for which this process did not run, so long that its members may have elected another
-    primary: what they had sent before says nothing about that. `look` is called a few times in the
-    node timeout. `is_over` is false until enough members have linked again."""
+    """A time for which this process or this machine did not run, so long that its members may have
+    elected another primary: what they had sent before says nothing about that. `look` is called a
+    few times in the node timeout. `is_over` is false until enough members have linked again."""
 
-    def __init__(self, steady_ms: Callable[[], int], node_timeout_ms: Callable[[], int]) -> None:
-        self._steady_ms = steady_ms
+    def __init__(self, lease_ms: Callable[[], int], node_timeout_ms: Callable[[], int]) -> None:
+        self._lease_ms = lease_ms
         self._node_timeout_ms = node_timeout_ms
         self.begin()
 
     def begin(self) -> None:
         """This server becomes the primary."""
-        self._looked_ms = self._steady_ms()
+        self._looked_ms = self._lease_ms()
         self.is_over = True
 
     def look(self) -> bool:
         """True if one has ended just now."""
-        before_ms, self._looked_ms = self._looked_ms, self._steady_ms()
+        before_ms, self._looked_ms = self._looked_ms, self._lease_ms()
         if self._looked_ms - before_ms < self._node_timeout_ms():
             return False
         self.is_over = False
@@ -81,13 +83,19 @@ class MemberHold:
         """The last frame that replies may show now; read before each send."""
         confirming = self._confirming
         confirming.look_at_time()
-        return confirming.hold_point.seq if confirming.suspension.is_over else 0
+        if confirming.serves_reads:  # only
+            is_shown = confirming.lease.is_valid
+        else:
+            is_shown = confirming.suspension.is_over
+        return confirming.hold_point.seq if is_shown else 0
 
 
 @dataclass(eq=False, repr=False)
 class Confirming:
     """`durable`: the number of other members that must have a frame; None: no order has arrived.
-    `is_leading`: this server is the primary of a term, whose first frame is written."""
+    `is_leading`: this server is the primary of a term, whose first frame is written. `lease_ms` is
+    a clock that also runs while the machine is suspended. `serves_reads`: only these, because this
+    primary has its lease, and members that do not acknowledge."""
 
     machine: Machine
     persistence: Persistence
@@ -96,17 +104,19 @@ class Confirming:
     standing: Standing
     hold_point: HoldPoint
     node_timeout_ms: Callable[[], int]
+    lease_ms: Callable[[], int]
     _: KW_ONLY
     durable: int | None = field(default=None, init=False)
     is_leading: bool = field(default=False, init=False)
     requires_lease: bool = field(default=False, init=False)  # also without other members
+    serves_reads: bool = field(default=False, init=False)
     _is_down: bool = field(default=False, init=False)  # as the log says
     _told_seq: int = field(default=0, init=False)  # the last confirmed frame of the primary
     _stored_ms: int = field(default=0, init=False)  # when the journal of a primary last worked
 
     def __post_init__(self) -> None:
-        self.lease = Lease(self.machine.steady_clock)
-        self.suspension = Suspension(self.machine.steady_clock, self.node_timeout_ms)
+        self.lease = Lease(self.lease_ms)
+        self.suspension = Suspension(self.lease_ms, self.node_timeout_ms)
         self._member_hold = MemberHold(self)
         self._ends_links = False  # soon
 
@@ -135,14 +145,18 @@ class Confirming:
     def end(self) -> None:
         """This server is not the primary any more, or follows another one."""
         self.is_leading = False
+        self.serves_reads = False
         self._told_seq = 0
         self.feeds.source.term = self.feeds.source.confirmed_seq = 0
-        self.hold_point.least = 0
+        self.hold_point.least = self.lease.until_ms = 0
 
-    def extend_lease(self, left_ms: int, since_ms: int) -> None:
-        self.lease.until_ms = since_ms + left_ms
-        self.update()
-        self.executor.outbox.durable(self.persistence.commits.durable_seq)
+    def extend_lease(self, until_ms: int) -> None:
+        self.lease.until_ms = until_ms
+        if self.durable == 0:
+            self.update()
+            self.executor.outbox.durable(self.persistence.commits.durable_seq)
+        elif self._is_down:
+            self.update()
 
     # What may be confirmed
 
@@ -161,6 +175,12 @@ class Confirming:
             has_members = self.members >= self.durable and self.suspension.is_over
             return has_first and is_stored and has_members
         return not self._needs_lease or self.lease.is_valid
+
+    def _may_read(self) -> bool:
+        """True if reads may run that no member confirms: they show only what is confirmed."""
+        last_seq = self.persistence.commits.last_seq
+        has_all = self.hold_point.seq >= max(self.hold_point.least, last_seq)
+        return bool(self.durable) and has_all and self.lease.is_valid
 
     @property
     def _needs_lease(self) -> bool:
@@ -203,15 +223,20 @@ class Confirming:
         self._take_told()
         self.look_at_time()
         outbox = self.executor.outbox
-        held_before, outbox.hold_point = outbox.hold_point, self._hold()
-        if held_before is not outbox.hold_point:
+        is_down = not self.may_confirm() if self.is_leading else self._lacks_confirmations()
+        before = outbox.hold_point, self.serves_reads
+        self.serves_reads = self.is_leading and is_down and self._may_read()
+        if before[1] and is_down and not self.serves_reads:
+            self.suspension.is_over = False  # reads that ran before wait for members
+        outbox.hold_point = self._hold()
+        if before != (outbox.hold_point, self.serves_reads):
             outbox.durable(self.persistence.commits.durable_seq)
         admission = self.executor.admission
-        is_down = not self.may_confirm() if self.is_leading else self._lacks_confirmations()
-        stale = DOWN if is_down else None
-        admission.set_role(stale if self.is_leading else READONLY, stale)
+        refusal = DOWN if is_down else None
+        stale = None if self.serves_reads else refusal
+        admission.set_role(refusal if self.is_leading else READONLY, stale)
         admission.set_lack_of_replicas(None)
-        if is_down is not self._is_down:
+        if (is_down, self.serves_reads) != (self._is_down, before[1]):
             self._is_down = is_down
             self._report()
         if self.is_leading and self.durable:
@@ -236,8 +261,9 @@ class Confirming:
     def _report(self) -> None:
         if self.is_leading and self._is_down:
             log.warning(
-                "requests are refused with CLUSTERDOWN: this server may not confirm (members that"
-                " must acknowledge: %d, that do: %d)", self.durable, self.members,
+                "%s are refused with CLUSTERDOWN: this server may not confirm (members that must"
+                " acknowledge: %d, that do: %d)",
+                "writes" if self.serves_reads else "requests", self.durable, self.members,
             )  # fmt: skip
         elif self.is_leading:
             log.warning("requests are accepted: this server may confirm")

@@ -148,12 +148,15 @@ class Role:
     def receiver(self) -> Receiver:
         return self.standing.receiver
 
-    def join_shard(self, node: str, node_timeout_ms: Callable[[], int]) -> Terms:
+    def join_shard(
+        self, node: str, node_timeout_ms: Callable[[], int], lease_ms: Callable[[], int]
+    ) -> Terms:
         """Before the start: this server is a member of a shard, with this ID. The result decides
-        from now on whether it is a primary or a replica."""
+        from now on whether it is a primary or a replica. `lease_ms` is a clock that also runs while
+        the machine is suspended."""
         from millstream.server.replication.terms import Terms  # only members of shards load it
 
-        self.terms = Terms(self, self.late.connector, node, node_timeout_ms)
+        self.terms = Terms(self, self.late.connector, node, node_timeout_ms, lease_ms)
         return self.terms
 
     def start(self) -> None:

@@ -76,7 +76,12 @@ class Terms:
     """
 
     def __init__(
-        self, role: Parts, connector: Connector, node: str, node_timeout_ms: Callable[[], int]
+        self,
+        role: Parts,
+        connector: Connector,
+        node: str,
+        node_timeout_ms: Callable[[], int],
+        lease_ms: Callable[[], int],
     ) -> None:
         self.node = node
         self.term = 0
@@ -91,7 +96,7 @@ class Terms:
         self._members: frozenset[str] = frozenset()
         self.confirming = Confirming(
             role.machine, role.persistence, role.executor, role.feeds, role.standing,
-            role.restrictions.hold_point, node_timeout_ms,
+            role.restrictions.hold_point, node_timeout_ms, lease_ms,
         )  # fmt: skip
         role.restrictions.confirming = self.confirming
         role.resync.members = self
@@ -103,11 +108,6 @@ class Terms:
         self._stand()
 
     # What others ask
-
-    def steady_ms(self) -> int:
-        """The clock for `extend_lease`. Read before another clock that has the end of the lease, it
-        makes the lease shorter rather than longer if this process is suspended between the two."""
-        return self._role.machine.steady_clock()
 
     @property
     def is_leading(self) -> bool:
@@ -224,10 +224,10 @@ class Terms:
             self.confirming.requires_lease = is_required
             self.confirming.update()
 
-    def extend_lease(self, left_ms: int, since_ms: int | None = None) -> None:
-        """With `durable` 0: this server may confirm for this time from `since_ms` on (`steady_ms`;
-        None: now). 0 ends the lease."""
-        self.confirming.extend_lease(left_ms, self.steady_ms() if since_ms is None else since_ms)
+    def extend_lease(self, until_ms: int) -> None:
+        """Until then, on the clock of leases, the lease of this primary certainly lasts; 0: there
+        is none. With `durable` 0, it may confirm until then; otherwise, serve reads."""
+        self.confirming.extend_lease(until_ms)
 
     def _set_size(self, members: Collection[str], durable: int) -> None:
         self._members = frozenset(members) - {self.node}

@@ -34,6 +34,7 @@ from millstream.server.cluster.peers import Peers
 
 SECRET, SHARD = b"0f1e2d3c", b"s1"
 LEASE_MS, MARGIN_MS = 3000, 1000
+DURABLE_LEASE_MS = 30_000  # with N >= 1: for reads, when the members have been silent for long
 STEPS = 2500
 READS = (b"XRANGE", b"TREAD", b"GET")
 DOWN = "CLUSTERDOWN"
@@ -46,9 +47,29 @@ class TermsNode(FleetNode):
         self, fleet: Fleet, index: int, disk: FakeDisk, config: FleetConfig, chance: random.Random
     ) -> None:
         super().__init__(fleet, index, disk, config, chance)
-        self.terms = self.replication.join_shard(id_of_node(index), lambda: 5000)
+        self.terms = self.replication.join_shard(
+            id_of_node(index), lambda: cast(TermsFleet, fleet).node_timeout_ms, self.lease_ms
+        )
         self.cluster = SimpleNamespace(peers=Peers(lambda: SECRET, lambda asked: None, self.terms))
         self.known_term = 0  # of the last order
+        self.suspended_at_ms: int | None = None
+
+    def lease_ms(self) -> int:
+        return self.loop.time_ms
+
+    def extend_lease(self, left_ms: int) -> None:
+        self.terms.extend_lease(self.lease_ms() + left_ms)
+
+    def suspend(self) -> None:
+        """The machine, with its steady clock, but without the clock of leases."""
+        self.is_frozen, self.suspended_at_ms = True, self.loop.time_ms
+
+    def resume(self) -> None:
+        """The machine, or only the process, runs again."""
+        self.is_frozen = False
+        if self.suspended_at_ms is not None:
+            self.steady_start_ms -= self.loop.time_ms - self.suspended_at_ms
+            self.suspended_at_ms = None
 
 
 def id_of_node(index: int) -> str:
@@ -84,7 +105,7 @@ class KeepAlive(NamedTuple):
 
     node: TermsNode
     term: int
-    sent_ms: int  # on its steady clock
+    sent_ms: int  # on its clock of leases
 
 
 class TermsFleet(Fleet):
@@ -95,8 +116,11 @@ class TermsFleet(Fleet):
     def __init__(self, seed: int, steps: int = STEPS) -> None:
         super().__init__(seed, steps)
         size, self.durable = self.chance.choice(self.sizes)
+        self.node_timeout_ms = self.chance.choice([5000, 300])
+        self.lease_length_ms = LEASE_MS
         if self.durable:
             self.fsync = "always"
+            self.lease_length_ms = DURABLE_LEASE_MS
         self.primaries = {1: 0}  # by term
         self.lease_term, self.lease_until_ms = 0, 0
         self.election: Election | None = None
@@ -141,7 +165,7 @@ class TermsFleet(Fleet):
             (3 if self.election else 0, self._decide),
             (0.1 if self.election else 0, self._give_up_election),
             (0.2, self._lose_or_find_store),
-            (0 if self.durable else 5, self._keep_alive),
+            (10 if self.durable else 5, self._keep_alive),
         ]
 
     def _run_if_any(self) -> None:
@@ -155,11 +179,18 @@ class TermsFleet(Fleet):
     # Faults, most of which end soon: most of the time a shard works
 
     def _freeze_or_thaw(self) -> None:
-        frozen = [node for node in self.nodes if node.is_frozen]
+        frozen = [node for node in self.members if node.is_frozen]
         again = frozen and self.chance.random() < 0.85
-        node = self.chance.choice(frozen if again else self.nodes)
-        node.is_frozen = not node.is_frozen
-        self.note("freeze" if node.is_frozen else "thaw", str(node.index))
+        node = self.chance.choice(frozen if again else self.members)
+        if node.is_frozen:
+            self.note("thaw", str(node.index))
+            node.resume()
+        elif self.chance.random() < 0.5:
+            self.note("suspend", str(node.index))
+            node.suspend()
+        else:
+            self.note("freeze", str(node.index))
+            node.is_frozen = True
 
     def _partition_or_heal(self) -> None:
         if self.partitions and self.chance.random() < 0.7:
@@ -212,7 +243,7 @@ class TermsFleet(Fleet):
         if step == 0:
             for node in self.members:
                 if node.terms.is_leading and self._reaches_store(node):
-                    self._requests.append(KeepAlive(node, node.terms.term, node.steady_ms()))
+                    self._requests.append(KeepAlive(node, node.terms.term, node.lease_ms()))
         elif step == 1 and self._requests:
             self._arrive(self._requests.pop(0))
         elif step == 2 and self._answers:
@@ -222,16 +253,18 @@ class TermsFleet(Fleet):
                 and one.node is self.nodes[one.node.index]
                 and self._reaches_store(one.node)
             ):
-                self._guarded(
-                    one.node,
-                    partial(one.node.terms.extend_lease, LEASE_MS - MARGIN_MS, one.sent_ms),
-                )
+                self._guarded(one.node, partial(self._extend_lease, one))
+
+    def _extend_lease(self, one: KeepAlive) -> None:
+        if one.node.terms.is_leading and one.node.terms.term == one.term:
+            one.node.terms.extend_lease(one.sent_ms + self.lease_length_ms - MARGIN_MS)
 
     def _arrive(self, one: KeepAlive) -> None:
         """The store extends a lease, or grants one to the primary of the newest term."""
         is_granted = one.term == self.term and self.primaries[one.term] == one.node.index
         if is_granted:
-            self.lease_term, self.lease_until_ms = one.term, self.time_ms + LEASE_MS
+            self.lease_term = one.term
+            self.lease_until_ms = self.time_ms + self.lease_length_ms
         self._answers.append((one, is_granted))
 
     def _reaches_store(self, node: FleetNode) -> bool:
@@ -347,7 +380,9 @@ class TermsFleet(Fleet):
             self.note("confirmed")
         elif words[0] in READS:
             frame = asked.frame
-            self.note("read" if node.terms.is_leading else "read of a replica")
+            is_in_lease = node.terms.confirming.serves_reads
+            kind = "read in the lease" if is_in_lease else "read"
+            self.note(kind if node.terms.is_leading else "read of a replica")
         else:
             return
         is_exclusive = words[0] in APPENDS or not self.durable
@@ -383,8 +418,8 @@ class TermsFleet(Fleet):
         self.partitions.clear()
         self.least.clear()
         self.without_store.clear()
-        for node in self.nodes:
-            node.is_frozen = False
+        for node in self.members:
+            node.resume()
             node.disk.mend()
         self.note("the end")
         self._has_healed = True
@@ -411,13 +446,13 @@ class TermsFleet(Fleet):
             return
         for node in self.members:
             if step == 0 and node.terms.is_leading:
-                self._requests.append(KeepAlive(node, node.terms.term, node.steady_ms()))
+                self._requests.append(KeepAlive(node, node.terms.term, node.lease_ms()))
         while step == 1 and self._requests:
             self._arrive(self._requests.pop(0))
         while step == 2 and self._answers:
             one, is_granted = self._answers.pop(0)
             if is_granted and one.node is self.nodes[one.node.index]:
-                one.node.terms.extend_lease(LEASE_MS - MARGIN_MS, one.sent_ms)
+                self._extend_lease(one)
 
     def _elect_in_steps(self) -> None:
         """One step of an election each second. A promise may have been lost with its server."""

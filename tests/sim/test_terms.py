@@ -25,6 +25,7 @@ class Shard(TermsFleet):
         self.replies: dict[tuple[bytes, ...], Reply] = {}
         self.answers = 0
         super().__init__(1)
+        self.node_timeout_ms = 5000
         for node in self.nodes:
             node.start()
         for node in self.members:
@@ -281,22 +282,86 @@ def test_a_primary_without_members_confirms_in_its_lease() -> None:
     shard = Shard(durable=0)
     primary = shard.members[0]
     assert shard.ask(0, *ADD) == DOWN
-    primary.terms.extend_lease(500)
+    primary.extend_lease(500)
     assert is_entry(shard.ask(0, *ADD))
     shard.rest(400)
     assert shard.ask(0, *READ) == NO_REPLY  # it has run before the server noticed
-    primary.terms.extend_lease(500)
+    primary.extend_lease(500)
     assert len(shard.replies[READ]) == 1  # type: ignore[arg-type]
     shard.wait()
     assert shard.ask(0, *READ) == DOWN
     assert not primary.terms.may_confirm()
 
 
+def test_a_primary_without_members_serves_reads_in_its_lease() -> None:
+    shard = Shard()
+    assert is_entry(shard.ask(0, *ADD))
+    primary = shard.members[0]
+    shard.partitions = {frozenset((0, 1)), frozenset((0, 2))}
+    shard.wait(6000)
+    assert shard.ask(0, *READ) == DOWN
+    primary.extend_lease(2000)
+    assert len(shard.ask(0, *READ)) == 1  # type: ignore[arg-type]
+    assert shard.ask(0, *ADD) == DOWN
+    primary.terms.confirming.lease.until_ms = 0  # it ends in this moment
+    client = primary.accept()
+    assert shard.ask(0, *READ, client=client) == NO_REPLY
+    shard.wait()
+    assert shard.replies.get(READ) is None
+    assert shard.ask(0, *READ) == DOWN
+    shard.partitions.clear()
+    shard.replies.clear()
+    shard.wait(3000)
+    assert len(shard.replies[READ]) == 1  # type: ignore[arg-type]
+    assert is_entry(shard.ask(0, *ADD))
+
+
+def test_reads_in_a_lease_show_nothing_that_is_not_confirmed() -> None:
+    shard = Shard()
+    shard.members[0].extend_lease(60_000)
+    shard.partitions = {frozenset((0, 1)), frozenset((0, 2))}
+    assert shard.ask(0, *ADD) == NO_REPLY
+    assert shard.ask(0, *READ) == NO_REPLY
+    shard.wait(6000)
+    assert shard.replies.get(READ) is None
+    assert shard.ask(0, *READ) == DOWN
+
+
+def test_a_lease_ends_while_the_machine_is_suspended() -> None:
+    shard = Shard(2, 0)
+    primary = shard.members[0]
+    primary.extend_lease(5000)
+    assert is_entry(shard.ask(0, *ADD))
+    primary.suspend()
+    shard.wait(6000)
+    steady_ms = primary.steady_ms() - 6000
+    primary.resume()
+    assert primary.steady_ms() <= steady_ms
+    assert shard.ask(0, *READ) == NO_REPLY  # it has run before the server noticed
+    shard.wait()
+    assert shard.ask(0, *READ) == DOWN
+
+
+def test_a_primary_on_a_machine_that_was_suspended_asks_its_members_first() -> None:
+    shard = Shard()
+    assert is_entry(shard.ask(0, *ADD))
+    shard.members[0].suspend()
+    shard.promise(1, 2)
+    shard.promise(2, 2)
+    shard.elect(1, 2)
+    shard._order(shard.members[2], 2)
+    shard.wait(6000)
+    assert is_entry(shard.ask(1, *ADD))
+    shard.members[0].resume()
+    assert shard.ask(0, *READ) == NO_REPLY
+    assert shard.ask(0, *READ) == DOWN
+
+
 def test_a_lease_that_ends_holds_the_rest_of_the_replies() -> None:
     """One turn of the loop sends a limited number of replies."""
     shard = Shard(durable=0)
     primary = shard.members[0]
-    primary.terms.extend_lease(10_000)
+    primary.extend_lease(10_000)
     before = shard.answers
     for _ in range(600):
         primary.ask(primary.accept(), *ADD)
@@ -308,7 +373,7 @@ def test_a_lease_that_ends_holds_the_rest_of_the_replies() -> None:
     while primary.has_work():
         primary.step()
     assert shard.answers == sent
-    primary.terms.extend_lease(10_000)
+    primary.extend_lease(10_000)
     shard.rest()
     assert shard.answers == before + 600
 
@@ -319,7 +384,7 @@ def test_a_primary_needs_its_lease_before_another_joins() -> None:
     primary = shard.members[0]
     primary.terms.require_lease(True)
     assert shard.ask(0, *ADD) == DOWN
-    primary.terms.extend_lease(500)
+    primary.extend_lease(500)
     assert is_entry(shard.ask(0, *ADD))
     shard.wait()
     assert shard.ask(0, *ADD) == DOWN
