@@ -29,6 +29,8 @@ class Enrollment:
 
     def look(self) -> None:
         """Write what is missing."""
+        if self.member.view is None and self.member.is_lost:
+            self.member.recall(self.record)
         if self.member.may_write and not self._announce():
             self._join()
 

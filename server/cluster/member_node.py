@@ -12,6 +12,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -44,6 +45,7 @@ from millstream.server.cluster.states import (
     NodeState,
 )
 from millstream.server.cluster.store.records import NodeRecord, SlotRanges
+from millstream.server.cluster.store.seen_store import NAME, SeenStore
 from millstream.server.cluster.store.store import Store
 from millstream.server.cluster.store.store_opening import StoreSettings, open_store
 from millstream.server.cluster.stored_users import StoredUsers
@@ -147,8 +149,9 @@ class MemberNode:
             config.cluster.node_timeout,
             config.tls.replication,
         )
+        seen = SeenStore(Path(config.located(NAME)), config.cluster.name)
         self.service = MemberService(
-            self.id, terms, self._store, asker, handover, settings, self.note_change
+            self.id, terms, self._store, asker, handover, settings, self.note_change, seen=seen
         )
         self.peers = Peers(self._secret, self.service.check, terms)
         assert self.users is not None

@@ -36,6 +36,7 @@ from millstream.server.cluster.member_lease import MemberLease
 from millstream.server.cluster.membership import Member
 from millstream.server.cluster.promise_request import Asker
 from millstream.server.cluster.store.records import SECRET, NodeRecord, RecordError
+from millstream.server.cluster.store.seen_store import SeenStore
 from millstream.server.cluster.store.store import (
     Change,
     Compare,
@@ -116,6 +117,8 @@ class MemberService:
         handover: MemberHandover,
         settings: MemberSettings,
         on_change: Callable[[], object],
+        *,
+        seen: SeenStore,
     ) -> None:
         self.member = Member(
             node,
@@ -132,6 +135,7 @@ class MemberService:
         self._store = store
         self._asker = asker
         self._handover = handover
+        self._seen = seen
         self._on_change = on_change
         self._follower = StoreFollower(store, self._note_followed, self._lose)
         self._revision = 0
@@ -144,8 +148,17 @@ class MemberService:
 
     def start(self) -> None:
         """The data is loaded."""
+        self._load_seen()
         self._spawn(self._follower.run())
         self._spawn(self._look_often())
+
+    def _load_seen(self) -> None:
+        contents = self._seen.load()
+        if contents is not None:
+            try:
+                self.member.seen = view_of(contents)
+            except RecordError as problem:
+                log.error("what this node has seen in etcd is not used: %s", problem)
 
     def stop(self) -> None:
         """The server stops."""
@@ -237,6 +250,8 @@ class MemberService:
         self.secret = b"" if secret is None else secret.data
         self.member.take(view, steady_ms())
         if not self.member.is_store_old:
+            # Before this node leads, follows, or changes the members because of it.
+            self.member.is_kept = self._seen.keep(contents)
             self.on_contents(contents)
         self._react()
 

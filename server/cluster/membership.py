@@ -14,8 +14,12 @@ time. Orders go out (`member_actions`). The same code decides in a server and in
 The store names another primary, or this node has promised a higher term than that of the store.
 
 A node that is the primary in the store and cannot lead that term stands for election at once: it
-was restarted, or has promised a higher term. No node leads the same term twice, so (term, number)
-says what is newer also after a restart.
+was restarted, or has promised a higher term.
+
+If the store does not answer a node that was restarted, and N members have to confirm, the node
+takes part with what it has seen last: it leads the same term again, or follows the primary of that
+term. Members that have promised a higher term do not confirm then. The primary has all frames that
+it had sent, so (term, number) still says what is newer.
 
 A member refuses its promise while it hears the primary, and a primary while its members confirm: a
 member that alone has lost its link does not end a primary that works. If it has promised a higher
@@ -82,7 +86,8 @@ class Member:
     believed. `elections` counts those that this node has asked for, `followed` is the last order to
     follow a primary. `known` has the nodes that the store has had, also those whose lease has
     ended. `is_announced`: the store has had the address of this node. Before, another one may have
-    the same ID, so this one takes no part.
+    the same ID, so this one takes no part. `seen` is what the store had when this node ran last,
+    and `is_recalled`: it is the view now. `is_kept`: what the store has would be seen again.
     """
 
     id: str
@@ -96,10 +101,13 @@ class Member:
     def __post_init__(self) -> None:
         self.part = Part.RESTING
         self.view: ClusterView | None = None
+        self.seen: ClusterView | None = None
         self.shard = ""
-        self.is_reachable = False  # the store
+        self.is_reachable = self.is_lost = False  # the store: it answers, it does not answer
         self.is_store_old = False
         self.is_announced = False
+        self.is_recalled = False
+        self.is_kept = True
         self.elections = 0
         self.led_term = 0
         self.writing: Purpose | None = None
@@ -124,12 +132,12 @@ class Member:
 
     def take(self, view: ClusterView, now_ms: int) -> None:
         """The store has these contents now."""
-        self.is_reachable = True
+        self.is_reachable, self.is_lost = True, False
         self._is_outdated = False
         self._note_age(self._is_old(view))
         if not self.is_store_old:
             before = self.record
-            self.view = view
+            self.view, self.is_recalled = view, False
             self.shard = view.shard_of(self.id) or ""
             self.known.update({node: found.record for node, found in view.nodes.items()})
             self._note_term(before, view, now_ms)
@@ -137,7 +145,34 @@ class Member:
 
     def lose(self) -> None:
         """The store cannot be reached."""
-        self.is_reachable = False
+        self.is_reachable, self.is_lost = False, True
+
+    def recall(self, own: NodeRecord) -> None:
+        """The store does not answer this node, which was restarted and has this address: take part
+        with what it has seen, if members have to confirm. These reach it at the address that it
+        had, so a copy of its data directory takes no part."""
+        seen = self.seen
+        if seen is None or (name := seen.shard_of(self.id)) is None:
+            return
+        found, before = seen.shards[name], seen.nodes.get(self.id)
+        address = own.host, own.port
+        if before is None or (before.record.host, before.record.port) != address:
+            return
+        if not found.record.durable:
+            return
+        record, order = found.record, seen.changes.get(name)
+        leaving = {order.record.remove} - {record.primary} if order else set()  # it may have left
+        members = tuple(one for one in record.members if one not in leaving)
+        record = record._replace(members=members)
+        shards = {**seen.shards, name: found._replace(record=record)}
+        self.view = seen._replace(shards=shards, nodes={}, changes={})
+        self.shard = self.view.shard_of(self.id) or ""
+        self.known.update({node: one.record for node, one in seen.nodes.items()})
+        self.is_recalled = self.is_announced = True
+        log.warning(
+            "etcd does not answer: this node takes part in shard %s as it was in term %d",
+            name, record.term,
+        )  # fmt: skip
 
     def written(self, purpose: Purpose, commit: Commit | None, now_ms: int) -> None:
         """The outcome of a transaction; None: it is unknown. The contents after it follow."""
@@ -250,13 +285,14 @@ class Member:
         )
 
     def is_election_known(self) -> bool:
-        """True if another member has asked for an election of this shard, and lives."""
+        """True if another member has asked for an election of this shard, and lives. One that has
+        left cannot end its election."""
         found = self.view.candidates.get(self.shard) if self.view else None
         record = self.record
         return (
             found is not None
             and record is not None
-            and found.record.node != self.id
+            and found.record.node in set(record.members) - {self.id}
             and found.record.term > record.term
         )
 
@@ -277,12 +313,13 @@ class Member:
 
     def _is_old(self, view: ClusterView) -> bool:
         """True if the store has lost terms that this node has seen, or has on its disk."""
-        if self.view is not None:
-            if view.map.epoch < self.view.map.epoch:
+        seen = self.view or self.seen
+        if seen is not None:
+            if view.map.epoch < seen.map.epoch:
                 return True
-            for name, seen in self.view.shards.items():
+            for name, known in seen.shards.items():
                 found = view.shards.get(name)
-                if seen.record.term and (found is None or found.record.term < seen.record.term):
+                if known.record.term and (found is None or found.record.term < known.record.term):
                     return True
         own = view.shard_of(self.id)
         return own is not None and view.shards[own].record.term < self._last_term()
@@ -374,7 +411,7 @@ class Member:
         if self.part is Part.LEADING and self.led_term == record.term:
             if self.ordered_members != self._reshaping.counted(record.members):
                 self._order_lead(record)
-        elif self.data.standing() and self._last_term() < record.term > self.led_term:
+        elif self.data.standing() and self._may_begin(record):
             self.part, self.led_term = Part.LEADING, record.term
             self._changed_ms = now_ms
             self._asked_term, self._reason = 0, Reason.SILENCE
@@ -382,6 +419,13 @@ class Member:
             self._order_lead(record)
         else:
             self._take_rest(now_ms)
+
+    def _may_begin(self, record: ShardRecord) -> bool:
+        """True if this primary can lead the term: it has not led it before, or cannot ask the store
+        for a higher one."""
+        last_term = self._last_term()
+        is_next = last_term < record.term or (self.is_recalled and last_term == record.term)
+        return is_next and record.term > self.led_term
 
     def _order_lead(self, record: ShardRecord) -> None:
         self.ordered_members = self._reshaping.counted(record.members)

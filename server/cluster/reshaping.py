@@ -42,6 +42,7 @@ class Leader(Protocol):
     view: ClusterView | None
     shard: str
     led_term: int
+    is_kept: bool
 
     @property
     def is_leading(self) -> bool: ...
@@ -89,7 +90,8 @@ class Reshaping:
         except ValueError as problem:
             self._refuse(leader, found, str(problem))
             return
-        if self._are_ready(leader, shard.record, found.record, now_ms) and leader.may_write:
+        is_ready = self._are_ready(leader, shard.record, found.record, now_ms)
+        if is_ready and leader.may_write and leader.is_kept:
             text = _described(found.record)
             log.warning("shard %s gets other members: %s", leader.shard, text)
             key = CHANGE + leader.shard

@@ -134,6 +134,10 @@ if TYPE_CHECKING:
             """CommandError if this server is not this primary, or cannot have the node as a
             replica in this term."""
 
+        def check_lack(self, line: str) -> None:
+            """This server lacks frames of a replica, the last of which belongs to this line.
+            CommandError if it has lost them."""
+
 
 class Resync:
     """Partial and full syncs of the replicas of this server, and how many of each there were.
@@ -274,6 +278,8 @@ class Resync:
         ours, our_last = self.histories.lines, self.persistence.commits.last_seq
         their_last = next_seq - 1
         common = history.last_common(ours, our_last, said.histories, their_last)
+        if self.members is not None and common is not None and their_last > common:
+            self.members.check_lack(said.newest_line)
         if common is not None and their_last > common and self._only_lags(said):
             raise CommandError("NOMASTERLINK this server has not received your last frames yet")
         address = said.address or _host_of(client.address)

@@ -283,6 +283,18 @@ class Terms:
         if primary != self.node:
             raise CommandError(f"NOMASTERLINK this server is another node, {self.node}")
 
+    def check_lack(self, line: str) -> None:
+        """A replica has frames of this line that this server lacks. Those of the present term were
+        sent by this server, which has lost them since: a member that has them has to lead.
+        CommandError then."""
+        if self._role.keyspace.line_terms.get(line) == self.term:
+            log.error(
+                "a member has frames of term %d that this server has sent and has lost: it does "
+                "not lead this term any more", self.term,
+            )  # fmt: skip
+            self.promise(self.term + 1)
+            raise CommandError("NOMASTERLINK this server has lost frames of its term")
+
     def _refused(self, text: str) -> bool:
         link = self._role.link
         if link is not None:

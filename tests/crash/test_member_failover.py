@@ -134,7 +134,7 @@ def test_an_operator_changes_the_primary(shard: MemberServers) -> None:
     assert writer.missing() == set()
 
 
-def test_without_etcd_a_primary_stays_and_none_is_elected(tmp_path: Path) -> None:
+def test_without_etcd_a_primary_stays_also_after_a_restart(tmp_path: Path) -> None:
     etcd = Etcd(tmp_path / "etcd").start()
     shard = MemberServers(tmp_path, etcd)
     try:
@@ -143,6 +143,13 @@ def test_without_etcd_a_primary_stays_and_none_is_elected(tmp_path: Path) -> Non
         reads_etcd = next(shard.others(first))
         wait_until(lambda: "etcd cannot be used" in reads_etcd.log, what="the loss", deadline_s=20)
         assert ask(first, "SET", "a", "1") == Simple("OK")
+        for killed in ([first], shard.servers):
+            for server in killed:
+                server.kill()
+            for server in killed:
+                server.launch()
+            assert shard.wait_for_followers() is first
+            assert ask(first, "GET", "a") == b"1"
         first.kill()
         etcd.start()
         second = shard.wait_for_primary()

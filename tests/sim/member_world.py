@@ -5,6 +5,9 @@ Checked all the time: what was confirmed is never missing at a later primary; of
 the one that began after the end of the other has no lower term; a store that was restored from a
 backup is not believed. Once everything is healed, one member leads and confirms.
 
+Nodes are also restarted while the store cannot be reached, alone or all at once, and take part with
+what they have seen.
+
 The model of replication has what the promises rest on: frames with the term in which they were
 made, a journal whose end is lost in a crash, acknowledgements of frames that are on a disk, and a
 promised term that is stored before it is answered.
@@ -52,7 +55,8 @@ from millstream.server.cluster.store.records import (
     decode,
     encode,
 )
-from millstream.server.cluster.store.store import Change, Commit, LeaseEnded
+from millstream.server.cluster.store.seen_store import contents_of, values_to_keep
+from millstream.server.cluster.store.store import Change, Commit, Contents, LeaseEnded
 
 # Members of the shard, and how many besides the primary must have each frame.
 SIZES = ((3, 1), (3, 1), (3, 0), (1, 0), (2, 1), (5, 2), (2, 0))
@@ -93,12 +97,14 @@ class Asked(NamedTuple):
 
 
 class Disk:
-    """The data that survives a crash: frames, the last ones perhaps not synced, and the promise."""
+    """The data that survives a crash: frames, the last ones perhaps not synced, the promise, and
+    what was seen in the store."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.synced = 0
         self.promised_term = 0
+        self.seen: dict[str, str] = {}
 
 
 class Replica:
@@ -260,6 +266,8 @@ class Run:
         self.enrollment = Enrollment(
             self.member, NodeRecord("h", node.port, 0, "", "", "", ""), AUTO
         )
+        if node.disk.seen:
+            self.member.seen = view_of(contents_of(1, node.disk.seen))
         self.is_alive = True
         self._reads = self._newest_read = 0
         self.read()
@@ -338,9 +346,18 @@ class Run:
                 self.member.lose()
                 return
             self.member.take(view_of(contents), self.now_ms)
+            if not self.member.is_store_old:
+                self.keep(contents)
             self.enrollment.look()
 
         self.call(lambda store, now_s: store.read(), take)
+
+    def keep(self, contents: Contents) -> None:
+        """On the disk at once, or not at all."""
+        disk, is_full = self.node.disk, self.world.chance.random() < self.world.full_disks
+        kept = disk.seen if is_full else values_to_keep(contents, disk.seen)
+        self.member.is_kept = kept == values_to_keep(contents, disk.seen)
+        disk.seen = kept
 
     # Orders of the member
 
@@ -360,7 +377,8 @@ class Run:
             case AskPromise(node, _, term, reason):
                 self._ask(node, term, reason)
             case Lead():
-                self.world.note(f"{self.node.name} leads {action.term} {action.members}")
+                again = "leads-again" if self.member.is_recalled else "leads"
+                self.world.note(f"{self.node.name} {again} {action.term} {action.members}")
                 self.replica.lead(action)
                 self.world.judge_leader(self.node, action.term)
             case Follow():
@@ -495,6 +513,7 @@ class World:
         self.store = StoreState()
         self.lost_replies = chance.choice([0, 0, 0.05])
         self.slow = chance.choice([0, 0.02])
+        self.full_disks = chance.choice([0, 0, 0.1])
         # Without N, two primaries are only kept apart by leases, which a backup has not.
         self.restores = 0.3 if self.durable and chance.random() < 0.3 else 0
         self.cut: set[frozenset[str]] = set()
@@ -609,6 +628,7 @@ class World:
             (0.4, self._cut_store),
             (0.5, self._crash), (0.4, self._freeze_or_thaw), (0.1, self._ask_for_change),
             (0.3, self.heal), (0.6, self._isolate_primary), (1, self._suspend_candidate),
+            (0.3, self._restart_without_store),
             (self.restores, self._restore_store),
         ]  # fmt: skip
         event = self.chance.choices([e for _, e in kinds], [w for w, _ in kinds])[0]
@@ -677,6 +697,17 @@ class World:
         self.note(f"{node.name} crashes")
         node.crash(self.chance.random() < 0.5)
 
+    def _restart_without_store(self) -> None:
+        """The store is lost, or is for some nodes, and then the primary, or the power of all."""
+        nodes = sorted(self.nodes.values(), key=lambda one: one.name)
+        if self.chance.random() < 0.7:
+            self.store_cut = set(self.nodes)
+        self.pass_time(self.chance.choice([0, 20, 500]))
+        for node in nodes if self.chance.random() < 0.3 else self.leaders():
+            self.note(f"{node.name} crashes")
+            self.store_cut.add(node.name)
+            node.crash(self.chance.random() < 0.5)
+
     def _freeze_or_thaw(self) -> None:
         node = self.chance.choice(sorted(self.nodes.values(), key=lambda one: one.name))
         self.note(f"{node.name} {'thaws' if node.is_frozen else 'freezes'}")
@@ -715,7 +746,7 @@ class World:
     def end(self) -> None:
         """Everything works again: soon a member confirms, and all others follow it."""
         self.heal()
-        self.lost_replies = self.slow = 0
+        self.lost_replies = self.slow = self.full_disks = 0
         self.pass_time(20_000)
         if self.restores and any(node.run.member.is_store_old for node in self.nodes.values()):
             self.note("store old")  # until an operator has written the terms of the nodes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 from tests.sim.member_world import LEASE_S, NODE_TIMEOUT_MS, STEPS, Node, World, play
 
@@ -22,6 +24,7 @@ EVENTS = {
     "thaws",
     "is-ordered",
     "is-alone",
+    "leads-again",
 }
 
 
@@ -134,6 +137,81 @@ def test_a_primary_without_the_store_and_without_copies_stops() -> None:
     world.store_cut = set(world.nodes)
     world.pass_time(60_000)
     assert not leader.run.member.may_serve(leader.clock_ms())
+    world.end()
+
+
+def served_by(world: World, leader: Node) -> None:
+    """The shard confirms without the store, in the same term."""
+    term = world.record.term
+    assert world.leaders() == [leader]
+    assert leader.run.member.led_term == term
+    before = len(world.confirmed)
+    world._write()
+    world.pass_time(NODE_TIMEOUT_MS)
+    assert len(world.confirmed) == before + 1
+    world.pass_time(20 * NODE_TIMEOUT_MS)
+    assert world.record.term == term
+    world.end()
+
+
+def test_a_primary_leads_its_term_again_without_the_store() -> None:
+    world, leader = begun(3, 1)
+    world._write()
+    world.pass_time(100)
+    world.store_cut = set(world.nodes)
+    leader.crash(keeps_all=False)
+    world.pass_time(2 * NODE_TIMEOUT_MS)
+    served_by(world, leader)
+
+
+def test_a_shard_without_the_store_continues_after_power_loss() -> None:
+    world, leader = begun(5, 2)
+    world._write()
+    world.store_cut = set(world.nodes)
+    for node in world.nodes.values():
+        node.crash(keeps_all=False)
+    world.pass_time(2 * NODE_TIMEOUT_MS)
+    served_by(world, leader)
+
+
+def test_without_the_store_an_old_primary_confirms_nothing() -> None:
+    """The members have promised a higher term, and follow another one."""
+    world, leader = begun(3, 1)
+    leader.is_frozen = True
+    world.pass_time(3 * NODE_TIMEOUT_MS)
+    [successor] = [node for node in world.leaders() if node is not leader]
+    world._write()
+    world.store_cut = set(world.nodes)
+    leader.crash(keeps_all=True)
+    world.pass_time(5 * NODE_TIMEOUT_MS)
+    assert leader.run.member.is_recalled
+    assert not leader.run.member.may_serve(leader.clock_ms())
+    assert successor.run.member.may_serve(successor.clock_ms())
+    leader.run.do(lambda: leader.run.replica.append("w0"))
+    world._begun["w0"] = world.now_ms
+    world.pass_time(5 * NODE_TIMEOUT_MS)
+    assert "w0" not in {one.name for one in world.confirmed}
+    world.end()
+
+
+def test_a_copied_directory_takes_no_part_without_the_store() -> None:
+    world, leader = begun(3, 1)
+    world.store_cut = set(world.nodes)
+    copy = Node(world, 3)
+    copy.name, copy.disk = leader.name, deepcopy(leader.disk)
+    copy.start()
+    world.pass_time(3 * NODE_TIMEOUT_MS)
+    assert copy.run.member.is_lost
+    assert copy.run.member.part is Part.RESTING
+    assert copy.run.member.refusal_of(leader.name, 9, Reason.FORCE, copy.clock_ms())
+
+
+def test_without_copies_a_restarted_primary_needs_the_store() -> None:
+    world, leader = begun(3, 0)
+    world.store_cut = set(world.nodes)
+    leader.crash(keeps_all=True)
+    world.pass_time(20 * NODE_TIMEOUT_MS)
+    assert world.leaders() == []
     world.end()
 
 

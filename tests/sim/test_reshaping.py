@@ -8,9 +8,12 @@ from tests.support.effort import examples
 
 from millstream.server.cluster.cluster_view import Found
 from millstream.server.cluster.member_actions import Purpose
+from millstream.server.cluster.membership import Part
 from millstream.server.cluster.reshaping import Reshaping, reshaped
 from millstream.server.cluster.store.records import (
     CHANGE,
+    ELECTION,
+    Holder,
     ShardChange,
     ShardRecord,
     encode,
@@ -114,6 +117,57 @@ def test_a_lost_member_is_replaced_and_the_new_one_counts() -> None:
     other.thaw()
     world.pass_time(5 * NODE_TIMEOUT_MS)
     assert world.record.primary == spare.name
+    world.end()
+
+
+def test_the_election_of_a_member_that_left_stops_no_other() -> None:
+    """It lives, so its election stays in the store."""
+    world, leader, (left, other), (spare, _) = begun(3, 1)
+    lease = left.run.member.lease.id
+    candidate = Change(ELECTION + "s1", encode(Holder(left.name, 9)), lease)
+    world.order(ShardChange(spare.name, left.name))
+    world.pass_time(3 * NODE_TIMEOUT_MS)
+    assert left.name not in world.record.members
+    world.store.commit([], [candidate])
+    leader.is_frozen = True
+    world.pass_time(5 * NODE_TIMEOUT_MS)
+    assert world.record.primary in (other.name, spare.name)
+    world.end()
+
+
+def test_a_member_that_may_have_left_counts_after_no_restart() -> None:
+    """The primary crashes with the transaction on its way, and etcd does not answer any more."""
+    world, leader, (left, other), (spare, _) = begun(3, 1)
+    world.order(ShardChange(spare.name, left.name))
+    while leader.run.member.writing is not Purpose.RESHAPE:
+        world.pass_time(1)
+    world.store_cut = {leader.name, left.name}
+    other.is_frozen = spare.is_frozen = True
+    leader.crash(keeps_all=True)
+    world.pass_time(3 * NODE_TIMEOUT_MS)
+    assert leader.run.member.is_recalled
+    assert left.run.member.part is Part.FOLLOWING
+    world._write()
+    world.pass_time(NODE_TIMEOUT_MS)
+    assert world.confirmed == []
+    other.thaw()  # it has not left
+    world.pass_time(NODE_TIMEOUT_MS)
+    world._write()
+    world.pass_time(NODE_TIMEOUT_MS)
+    assert len(world.confirmed) >= 1
+    world.end()
+
+
+def test_a_member_leaves_only_with_the_order_on_the_disk() -> None:
+    world, leader, (left, _), _ = begun(3, 1)
+    world.full_disks = 1
+    world.order(ShardChange("", left.name))
+    world.pass_time(10 * NODE_TIMEOUT_MS)
+    assert left.name in world.record.members
+    assert not leader.run.member.is_kept
+    world.full_disks = 0
+    world.pass_time(2 * NODE_TIMEOUT_MS)
+    assert left.name not in world.record.members
     world.end()
 
 

@@ -148,6 +148,33 @@ def test_earlier_frames_count_with_the_first_of_the_term() -> None:
     assert confirming.hold_point.seq == commits.last_seq == 3
 
 
+def test_a_primary_that_has_lost_frames_of_its_term_stops() -> None:
+    """A member has them, and would discard them."""
+    shard = Shard()
+    assert is_entry(shard.ask(0, *ADD))
+    node, earlier = shard.nodes[0], shard.nodes[0].disk.copy()
+    assert is_entry(shard.ask(0, *ADD))
+    assert shard.length(1) == 2
+    shard._restart(node, earlier)
+    shard.wait()
+    primary = shard.members[0]
+    shard._order(primary, 1)
+    shard.wait()
+    assert not primary.terms.is_leading
+    assert primary.terms.promised == 2
+    assert [shard.length(1), shard.length(2)] == [2, 2]
+
+
+def test_a_primary_leads_its_term_again_after_a_restart() -> None:
+    shard = Shard()
+    assert is_entry(shard.ask(0, *ADD))
+    shard._restart(shard.nodes[0], shard.nodes[0].disk.copy())
+    shard._order(shard.members[0], 1)
+    shard.wait()
+    assert is_entry(shard.ask(0, *ADD))
+    assert [shard.length(index) for index in range(3)] == [2, 2, 2]
+
+
 def test_a_promise_refuses_lower_terms_also_after_a_crash() -> None:
     shard = Shard()
     assert isinstance(shard.promise(1, 7), list)
@@ -342,7 +369,7 @@ def test_a_lease_ends_while_the_machine_is_suspended() -> None:
     assert shard.ask(0, *READ) == DOWN
 
 
-def test_a_primary_on_a_machine_that_was_suspended_asks_its_members_first() -> None:
+def test_a_primary_on_a_suspended_machine_asks_its_members_first() -> None:
     shard = Shard()
     assert is_entry(shard.ask(0, *ADD))
     shard.members[0].suspend()

@@ -18,7 +18,9 @@ def test_each_reason_for_a_lost_store_is_logged_once(caplog: pytest.LogCaptureFi
         steady_ms=lambda: 0, require_lease=lambda is_required: None, is_leading=False
     )
     settings = MemberSettings(NodeRecord("h", 1, 0, "", "", "", ""), "s1", 10, 5000, uses_tls=False)
-    service = MemberService("a" * 40, terms, unused, unused, unused, settings, lambda: None)
+    service = MemberService(
+        "a" * 40, terms, unused, unused, unused, settings, lambda: None, seen=unused
+    )
     for reason in ("it is down", "it is down", "it is slow", "it is slow"):
         service._lose(Unreachable(reason))
     assert [record.message for record in caplog.records] == [

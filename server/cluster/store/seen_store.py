@@ -1,0 +1,153 @@
+"""The file with the contents of the store that a node has seen last, in its data directory.
+
+A node leads or follows in a term only when the record of its shard in that term is in the file. So
+the members of a shard together know the newest record, also when etcd is lost, and a node that was
+restarted does not believe an etcd with an older state. If etcd does not answer, the node takes part
+with what is in the file (`Member.recall`).
+
+Values that last only as long as a lease are not kept, except the addresses of nodes, and the orders
+to change members: a member that may have left does not count after a restart.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from millstream.server.cluster.store.records import (
+    ELECTION,
+    LEASE,
+    NODE,
+    SHARD,
+    RecordError,
+    ShardRecord,
+    decode,
+)
+from millstream.server.cluster.store.store import Contents, Value
+from millstream.server.config.file_replacement import replace_file
+
+log = logging.getLogger("millstream.cluster")
+
+NAME = "etcd.json"
+_VERSION = 1
+_PASSING = (LEASE, ELECTION)
+
+
+class SeenStore:
+    """The file, for a node of this cluster."""
+
+    def __init__(self, path: Path, cluster: str) -> None:
+        self._path = path
+        self._cluster = cluster
+        self._kept: dict[str, str] | None = None  # as in the file; None: not known
+        self._problem = ""  # as the log has said
+
+    def load(self) -> Contents | None:
+        """The contents in the file, without versions and leases, with which no transaction would be
+        carried out. None if there is no file, or it is of no use for this cluster."""
+        try:
+            found = decode_seen(self._path.read_bytes(), self._cluster)
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            log.error("%s cannot be read: %s", self._path, problem.strerror)
+            return None
+        except ValueError as problem:
+            log.error("%s is not used: %s", self._path, problem)
+            return None
+        self._kept = _texts(found)
+        return found
+
+    def keep(self, contents: Contents) -> bool:
+        """Write what has changed; on return it is on the disk. If that fails, the log says so, the
+        result is false, and the next call tries again."""
+        kept = values_to_keep(contents, self._kept or {})
+        if kept == self._kept:
+            return True
+        data = encode_seen(self._cluster, contents.revision, kept)
+        try:
+            replace_file(self._path, data, mode=0o600)
+            _sync_folder(self._path.parent)
+        except OSError as problem:
+            reason = problem.strerror or str(problem)  # not the name of the temporary file
+            if self._problem != reason:
+                self._problem = reason
+                log.error("%s cannot be written: %s", self._path, reason)
+            return False
+        self._kept, self._problem = kept, ""
+        return True
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name of a file is on the disk then, too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def values_to_keep(contents: Contents, before: Mapping[str, str]) -> dict[str, str]:
+    """The part of these contents that is kept. Members that do not run keep their last addresses,
+    which are in `before`."""
+    kept = {
+        name: _text(value)
+        for name, value in contents.values.items()
+        if not name.startswith(_PASSING)
+    }
+    for name, value in contents.values.items():
+        if name.startswith(SHARD):
+            addresses = {NODE + node for node in _members(name, value)} & before.keys()
+            kept |= {one: before[one] for one in addresses - kept.keys()}
+    return kept
+
+
+def contents_of(revision: int, values: Mapping[str, str]) -> Contents:
+    """Versions are 0: a transaction that compares them fails, so nothing is written by mistake."""
+    found = {
+        key: Value(text.encode("utf-8", "surrogateescape"), 0, 0) for key, text in values.items()
+    }
+    return Contents(revision, found)
+
+
+def _members(name: str, value: Value) -> tuple[str, ...]:
+    try:
+        return decode(ShardRecord, value.data, name).members
+    except RecordError:
+        return ()
+
+
+def _texts(contents: Contents) -> dict[str, str]:
+    return {name: _text(value) for name, value in contents.values.items()}
+
+
+def _text(value: Value) -> str:
+    return value.data.decode("utf-8", "surrogateescape")
+
+
+def encode_seen(cluster: str, revision: int, values: Mapping[str, str]) -> bytes:
+    document = {"version": _VERSION, "cluster": cluster, "revision": revision, "values": values}
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def decode_seen(data: bytes, cluster: str) -> Contents:
+    """ValueError if this is not what a node of this cluster has seen."""
+    try:
+        document: Any = json.loads(data)
+        version, name = document["version"], document["cluster"]
+        revision, values = document["revision"], document["values"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise ValueError("it is damaged") from None
+    if version != _VERSION:
+        raise ValueError(f"it has version {version}, which this program does not know")
+    if name != cluster:
+        raise ValueError(f"it is of the cluster {name}, and this node is one of {cluster}")
+    if type(revision) is not int or not isinstance(values, dict):
+        raise ValueError("it is damaged")
+    if not all(isinstance(text, str) for text in values.values()):
+        raise ValueError("it is damaged")
+    return contents_of(revision, values)
