@@ -139,7 +139,8 @@ def cluster_slots(ctx: Context[ClusterHost], args: Args) -> object:
 
     The reply has a row for each range of slots: [first slot, last slot, [endpoint, port, ID,
     metadata], ..], with the primary first, and then the replicas that are online. The metadata is a
-    map with `ip` or `hostname`, where the endpoint is the other one.
+    map with `ip` or `hostname`, where the endpoint is the other one, and with `availability-zone`,
+    if the node has one.
     """
     rows = _node(ctx).rows(ctx.session)
     found = []
@@ -163,13 +164,17 @@ def _endpoint(row: NodeRow) -> list[object]:
 
 
 def _metadata(row: NodeRow) -> dict[bytes, bytes]:
-    """The addresses that are not the endpoint."""
+    """The addresses that are not the endpoint, and the zone."""
     found: dict[bytes, bytes] = {}
     if row.endpoint != row.ip:
         found[b"ip"] = row.ip.encode()
     if row.hostname and row.endpoint != row.hostname:
         found[b"hostname"] = row.hostname.encode()
-    return found
+    return found | _zone(row)
+
+
+def _zone(row: NodeRow) -> dict[bytes, bytes]:
+    return {b"availability-zone": row.zone.encode()} if row.zone else {}
 
 
 @cluster_command(
@@ -183,7 +188,8 @@ def cluster_shards(ctx: Context[ClusterHost], args: Args) -> object:
 
     The reply has a map for each shard: `slots` [first, last, ..] and `nodes`, a list of maps with
     id, port, tls-port, ip, endpoint, hostname, role, replication-offset and health (online, failed,
-    loading). A node has only the ports that it listens on, and a hostname if it announces one.
+    loading). A node has only the ports that it listens on, a hostname if it announces one, and
+    last, an availability-zone if it has one (`cluster-zone`).
     """
     shards: dict[str, list[NodeRow]] = {}
     for row in _node(ctx).rows(ctx.session):
@@ -211,6 +217,7 @@ def _shard_node(row: NodeRow) -> dict[bytes, object]:
         b"role": b"replica" if row.primary else b"master",
         b"replication-offset": row.offset,
         b"health": row.health.encode(),
+        **_zone(row),
     }
 
 

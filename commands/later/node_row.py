@@ -13,6 +13,7 @@ class NodeRow(NamedTuple):
     it has connected. `port` and `tls_port` are 0 where the node has none. `health` is online,
     failed or loading, `pong_ms` the time of its last sign of life (0: the node itself), `offset`
     the number of its last frame. `primary`: the ID of the primary of a replica, "" of a primary.
+    `zone`: the one that the node names; "": none.
     """
 
     id: str
@@ -29,6 +30,7 @@ class NodeRow(NamedTuple):
     pong_ms: int
     offset: int
     primary: str = ""
+    zone: str = ""
 
     @property
     def slot_count(self) -> int:

@@ -24,6 +24,7 @@ from millstream.server.cluster.store_cli import (
     rows_of,
     run_with_store,
     store_options,
+    warnings_of,
 )
 from millstream.server.cluster.unix_sockets import ask_supervisor
 from millstream.server.config.cluster_directives import MAP_NAME
@@ -86,6 +87,8 @@ def status(folder: Path | None, as_json: bool, **settings: str) -> None:
     else:
         found = run_with_store(StoreSettings(**settings), look)
         click.echo(json.dumps(found) if as_json else "\n".join(_table([*rows_of(found)])))
+        for warning in warnings_of(found):
+            click.echo(f"millstream: warning: {warning}", err=True)
         is_complete = has_all(found)
     if not is_complete:
         raise SystemExit(1)

@@ -4,6 +4,7 @@ The candidate asks the other members for a promise of its term, and itself last:
 still follow the old primary. M - N promises are enough, because each frame that was confirmed is on
 N + 1 of the M members, so at least one of those that promised has it. The greatest (term, number)
 among them therefore has all that was confirmed, and that member is chosen, not always the
+candidate. Of several, it is one in the zone of a lost primary, near its clients, and otherwise the
 candidate. Promises are no votes: two candidates may have promises of the same term, and the store
 lets one of their transactions through.
 
@@ -14,7 +15,7 @@ chosen then: the primary would replace its data with nothing. CLUSTER FAILOVER F
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from millstream.commands.admin.cluster_peers import LastFrame, Reason
@@ -29,7 +30,7 @@ ANSWERS_MS = 1000  # without N: the time to wait for the other members
 class Election:
     """`needed` promises decide it; 0: those that are there after `wait_ms`. `addresses` are those
     of all members, with the candidate. `order` receives the requests. After a FAILOVER, `primary`
-    is asked before the others, which follow it until then."""
+    is asked before the others, which follow it until then. `near` are the members in its zone."""
 
     candidate: str
     term: int
@@ -37,6 +38,7 @@ class Election:
     addresses: dict[str, Address]
     reason: Reason
     primary: str
+    near: Collection[str]
     begun_ms: int
     wait_ms: int
     order: Callable[[AskPromise], None]
@@ -75,11 +77,13 @@ class Election:
             self.order(AskPromise(node, self.addresses[node], self.term, self.reason))
 
     def _best(self) -> str:
-        """The member with the greatest (term, number); the candidate, if it is one of several."""
+        """The member with the greatest (term, number); of several, one in the zone of the primary,
+        and then the candidate."""
 
-        def rank(node: str) -> tuple[int, int, bool, str]:
+        def rank(node: str) -> tuple[int, int, bool, bool, str]:
             standing = self.promises[node]
-            return standing.term, standing.number, node == self.candidate, node
+            is_near, is_candidate = node in self.near, node == self.candidate
+            return standing.term, standing.number, is_near, is_candidate, node
 
         return max(self.promises, key=rank)
 

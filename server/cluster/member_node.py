@@ -336,6 +336,7 @@ class MemberNode:
             0,
             self.last_frame() if own else 0,
             "" if node == primary else primary or NO_ID,
+            record.zone,
         )
 
     def _own_record(self, session: Session) -> NodeRecord:
@@ -369,7 +370,7 @@ def announced_record(config: Config, port: int) -> NodeRecord:
         cluster.announce_port or port,
         cluster.announce_tls_port or config.tls.port,
         cluster.announce_hostname,
-        "",
+        cluster.zone,
         __version__,
         "",
     )

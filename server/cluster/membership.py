@@ -526,14 +526,21 @@ class Member:
         is_forced = self._reason is Reason.FORCE and record.primary != self.id
         if is_forced and 0 < needed < len(addresses):
             addresses.pop(record.primary, None)  # it may have frames that no other member has
+        near = self._in_zone_of(record.primary) if self._reason is Reason.SILENCE else frozenset()
         election = Election(
             self.id, term, needed, addresses,
-            self._reason, record.primary, now_ms, min(ANSWERS_MS, self.node_timeout_ms // 2),
-            self.actions.append,
+            self._reason, record.primary, near,
+            now_ms, min(ANSWERS_MS, self.node_timeout_ms // 2), self.actions.append,
         )  # fmt: skip
         self._reason = Reason.SILENCE
         self._candidacy = Candidacy(election, version, found)
         self.look(now_ms)
+
+    def _in_zone_of(self, primary: str) -> frozenset[str]:
+        """The nodes in the same zone as this one, if it has named one."""
+        found = self.known.get(primary)
+        zone = "" if found is None else found.zone
+        return frozenset(node for node, one in self.known.items() if zone and one.zone == zone)
 
     def _choose(self, view: ClusterView, candidacy: Candidacy, chosen: str) -> None:
         """Write the new primary, if neither the shard nor the election has changed. Without N, the

@@ -154,6 +154,14 @@ def has_all(description: dict[str, Any]) -> bool:
     )
 
 
+def warnings_of(description: dict[str, Any]) -> Iterator[str]:
+    """The shards that the loss of one zone would end."""
+    for shard in description["shards"]:
+        zones = {member["zone"] for member in shard["members"]}
+        if len(shard["members"]) > 1 and len(zones) == 1 and all(zones):
+            yield f"all members of shard {shard['shard']} are in zone {zones.pop()}"
+
+
 def rows_of(description: dict[str, Any]) -> Iterator[list[str]]:
     """The rows of a table."""
     yield ["shard", "term", "role", "health", "address", "zone", "node", "slots"]

@@ -11,6 +11,7 @@ cluster = partial(directive, section="Cluster")
 AUTO = "auto"
 CLUSTER_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 SHARD_NAME = re.compile("[a-z0-9]{1,32}")
+ZONE = re.compile("[!-~]{1,64}")
 UNITS_MS = {"ms": 1, "s": 1000}
 
 
@@ -46,6 +47,7 @@ NAME = _matching(
 SHARD = _matching(
     SHARD_NAME, "name of a shard, or auto", "the name of a shard, such as s1, or auto"
 )
+ZONE_NAME = _matching(ZONE, "name", "1 to 64 visible ASCII characters")
 
 
 class StoreDirectives:
@@ -69,6 +71,11 @@ class StoreDirectives:
         AUTO, SHARD,
         "the shard of which this server becomes a member if it has no other; auto: the one with "
         "the fewest members",
+    )  # fmt: skip
+    zone: str = cluster(
+        "", ZONE_NAME,
+        "where the machine of this node is, for example its availability zone: a new primary is in "
+        "the zone of the old one, if a member there has as much data as the others",
     )  # fmt: skip
     lease: int = cluster(
         10, duration("s", 2, 3600),

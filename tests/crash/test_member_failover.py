@@ -116,6 +116,19 @@ def test_a_suspended_primary_serves_nothing_old(shard: MemberServers) -> None:
         assert client.call("SET", "a", "x") == Error(f"MOVED 15495 127.0.0.1:{new.port}")
 
 
+def test_clients_are_told_the_zones(shard: MemberServers) -> None:
+    zones = {node_id(server).encode(): b"z%d" % n for n, server in enumerate(shard.servers)}
+    with RawClient(shard.wait_for_followers().port) as client:
+        [[_, nodes, *_]] = [row[2:] for row in client.call("CLUSTER", "SHARDS")]  # type: ignore[union-attr]
+        assert {one[1]: one[-2:] for one in nodes} == {
+            node: [b"availability-zone", zone] for node, zone in zones.items()
+        }
+        [[_, _, *nodes]] = client.call("CLUSTER", "SLOTS")  # type: ignore[misc]
+        assert {one[2]: one[3] for one in nodes} == {
+            node: [b"availability-zone", zone] for node, zone in zones.items()
+        }
+
+
 def test_an_operator_changes_the_primary(shard: MemberServers) -> None:
     writer = ClusterWriter(shard)
     writer.wait_for_more()

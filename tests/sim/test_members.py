@@ -288,6 +288,37 @@ def test_a_member_without_the_data_is_chosen_only_by_force() -> None:
     assert run.member.is_leading
 
 
+@pytest.mark.parametrize(
+    ("reason", "chosen"), [(Reason.SILENCE, "1"), (Reason.FAILOVER, "2"), (Reason.FORCE, "2")]
+)
+def test_of_equal_members_one_in_the_zone_is_chosen(reason: Reason, chosen: str) -> None:
+    """An operator has chosen the candidate."""
+    world = World(1, size=(3, 1))
+    world.lost_replies = world.slow = 0
+    for node in world.nodes.values():
+        zone = "b" if node.name == "2" * 40 else "a"
+        node.start()
+        node.run.enrollment.record = node.run.enrollment.record._replace(zone=zone)
+    world.pass_time(3000)
+    [leader] = world.leaders()
+    if leader.name != "0" * 40:
+        wanted = world.nodes["0" * 40].run
+        wanted.do(lambda: wanted.member.stand(Reason.FAILOVER, wanted.now_ms))
+        world.pass_time(NODE_TIMEOUT_MS)
+    primary, candidate = world.nodes["0" * 40], world.nodes["2" * 40]
+    assert world.leaders() == [primary]
+    run = candidate.run
+    if reason is Reason.SILENCE:
+        primary.is_frozen = True
+        run.member._changed_ms = run.replica.heard_ms = 0  # it is the first to miss the primary
+        run.member._heard_ms = -NODE_TIMEOUT_MS
+    else:
+        run.do(lambda: run.member.stand(reason, run.now_ms))
+    world.pass_time(3 * NODE_TIMEOUT_MS)
+    assert world.record.primary == chosen * 40
+    world.end()
+
+
 def test_links_with_tls_use_the_port_of_tls() -> None:
     world = World(1, size=(3, 1))
     for node in world.nodes.values():

@@ -46,7 +46,10 @@ class MemberServers:
             "cluster-lease": "3",
             "cluster-node-timeout": str(NODE_TIMEOUT_MS),
         }
-        self.servers = [Server(folder / f"n{number}", directives) for number in range(size)]
+        self.servers = [
+            Server(folder / f"n{number}", directives | {"cluster-zone": f"z{number}"})
+            for number in range(size)
+        ]
         for number, machine in enumerate(machines):
             directives |= {"bind": machine.address, "protected-mode": "no"}
             server = Server(folder / f"n{number}", directives, wrapper=machine.wrapper)

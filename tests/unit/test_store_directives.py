@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.server.config.store_directives import NAME, SHARD, duration
+from millstream.server.config.store_directives import NAME, SHARD, ZONE_NAME, duration
 
 SECONDS, MILLISECONDS = duration("s", 2, 3600), duration("ms", 500, 600_000)
 
@@ -35,6 +35,8 @@ def test_names_fit_into_keys_of_etcd() -> None:
         (NAME, "a" * 65),
         (SHARD, "s/1"),
         (SHARD, "S1"),
+        (ZONE_NAME, "west 1"),
+        (ZONE_NAME, "z" * 65),
     ):
         with pytest.raises(ValueError, match="argument must be"):
             kind.parse(text, None)

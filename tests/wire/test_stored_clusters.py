@@ -94,6 +94,13 @@ def test_status_shows_what_is_missing(run: Run, settings: StoreSettings) -> None
         ["s1", "4", "primary", "online", "10.0.0.1:6455", "-", A, "0-16383"],
         ["s1", "4", "replica", "online", "10.0.0.2:6455", "-", B, "0-16383"],
     ]
+    zoned = [node._replace(zone="west") for node in nodes]
+    for zones, has_warning in ((zoned, True), ([zoned[0], nodes[1]], False)):
+        changes = [Change(f"node/{n}", encode(one)) for n, one in zip((A, B), zones, strict=True)]
+        write(settings, *changes)
+        assert run("status").exit_code == 0
+        warning = "warning: all members of shard s1 are in zone west"
+        assert (warning in run("status").output) is has_warning
     for change, shown in (
         (Change("lease/s1", encode(Holder(A, 3))), "no lease"),
         (Change("lease/s1", None), "no lease"),
