@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,7 +70,6 @@ class SeenStore:
         data = encode_seen(self._cluster, contents.revision, kept)
         try:
             replace_file(self._path, data, mode=0o600)
-            _sync_folder(self._path.parent)
         except OSError as problem:
             reason = problem.strerror or str(problem)  # not the name of the temporary file
             if self._problem != reason:
@@ -80,15 +78,6 @@ class SeenStore:
             return False
         self._kept, self._problem = kept, ""
         return True
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name of a file is on the disk then, too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def values_to_keep(contents: Contents, before: Mapping[str, str]) -> dict[str, str]:
