@@ -57,8 +57,6 @@ BEATS = 5  # of the primary within the node timeout
 STORED_S = 0.005  # between two looks whether the own promise is on the disk
 WAITING = "TRYAGAIN this primary waits until the candidate has all frames"
 PROMISE_S = 2.0  # until the own promise has to be there
-
-
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

@@ -155,15 +155,15 @@ class Member:
         if seen is None or (name := seen.shard_of(self.id)) is None:
             return
         found, before = seen.shards[name], seen.nodes.get(self.id)
-        address = own.host, own.port
+        record, address = found.record, (own.host, own.port)
         if before is None or (before.record.host, before.record.port) != address:
             return
-        if not found.record.durable:
+        if not record.durable:
             return
-        record, order = found.record, seen.changes.get(name)
-        leaving = {order.record.remove} - {record.primary} if order else set()  # it may have left
-        members = tuple(one for one in record.members if one not in leaving)
-        record = record._replace(members=members)
+        order = seen.changes.get(name)
+        if order is not None and order.record.remove != record.primary:  # it may have left
+            staying = tuple(one for one in record.members if one != order.record.remove)
+            record = record._replace(members=staying)
         shards = {**seen.shards, name: found._replace(record=record)}
         self.view = seen._replace(shards=shards, nodes={}, changes={})
         self.shard = self.view.shard_of(self.id) or ""
