@@ -354,10 +354,10 @@ class Run:
 
     def keep(self, contents: Contents) -> None:
         """On the disk at once, or not at all."""
-        disk, is_full = self.node.disk, self.world.chance.random() < self.world.full_disks
-        kept = disk.seen if is_full else values_to_keep(contents, disk.seen)
-        self.member.is_kept = kept == values_to_keep(contents, disk.seen)
-        disk.seen = kept
+        disk, wanted = self.node.disk, values_to_keep(contents, self.node.disk.seen)
+        if self.world.chance.random() >= self.world.full_disks:
+            disk.seen = wanted
+        self.member.is_kept = disk.seen == wanted
 
     # Orders of the member
 

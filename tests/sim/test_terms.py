@@ -60,6 +60,14 @@ class Shard(TermsFleet):
         self._order(self.members[index], term)
         return self.members[index]
 
+    def replace_primary(self) -> TermsNode:
+        """The other two servers promise term 2; the second one leads it, and the third follows."""
+        self.promise(1, 2)
+        self.promise(2, 2)
+        new = self.elect(1, 2)
+        self._order(self.members[2], 2)
+        return new
+
     def length(self, index: int) -> int:
         stream = self.nodes[index].keyspace.databases[0].stream(b"s")
         return 0 if stream is None else len(stream)
@@ -101,10 +109,7 @@ def test_a_primary_that_was_suspended_asks_its_members_first() -> None:
     shard = Shard()
     assert is_entry(shard.ask(0, *ADD))
     shard.nodes[0].is_frozen = True
-    shard.promise(1, 2)
-    shard.promise(2, 2)
-    shard.elect(1, 2)
-    shard._order(shard.members[2], 2)
+    shard.replace_primary()
     shard.wait(6000)
     assert is_entry(shard.ask(1, *ADD))
     assert shard.ask(0, *READ) == NO_REPLY  # it is the first thing that it does
@@ -130,10 +135,7 @@ def test_earlier_frames_count_with_the_first_of_the_term() -> None:
     """A server that has frames of a term between these two could still be elected."""
     shard = Shard()
     assert is_entry(shard.ask(0, *ADD))
-    shard.promise(1, 2)
-    shard.promise(2, 2)
-    new = shard.elect(1, 2)
-    shard._order(shard.members[2], 2)
+    new = shard.replace_primary()
     commits, confirming = new.persistence.commits, new.terms.confirming
     confirming.hold_point.seq = 1  # as if it had not heard of more
     while not any(feed.is_online for feed in new.replication.feeds):
@@ -373,10 +375,7 @@ def test_a_primary_on_a_suspended_machine_asks_its_members_first() -> None:
     shard = Shard()
     assert is_entry(shard.ask(0, *ADD))
     shard.members[0].suspend()
-    shard.promise(1, 2)
-    shard.promise(2, 2)
-    shard.elect(1, 2)
-    shard._order(shard.members[2], 2)
+    shard.replace_primary()
     shard.wait(6000)
     assert is_entry(shard.ask(1, *ADD))
     shard.members[0].resume()
