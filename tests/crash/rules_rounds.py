@@ -167,6 +167,11 @@ class RulesRounds:
         enough = self.record.answers + self._chance.randint(50, ANSWERS_MAX)
         play_and_kill(self.server, clients, lambda: self.record.answers, enough, Server.kill)
 
+    def has_dead(self) -> bool:
+        """True if an entry has failed as often as it may, and is in the dead letter stream."""
+        with self.server.client() as client:
+            return client.call("XLEN", "dead") != 0
+
     def finish(self) -> None:
         """Drain the queues; check that every confirmed entry has ended once."""
         with self.server.client() as client:
