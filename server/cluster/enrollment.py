@@ -62,7 +62,9 @@ class Enrollment:
 
     def _join(self) -> None:
         """Become a member of a shard with room. A node without data may be one at once: N + 1 and
-        M - N of M members share one, also if some of the M have not joined yet."""
+        M - N of M members share one, also if some of the M have not joined yet. It begins a new
+        term, as every change of the members does: an etcd that was restored from before is not
+        believed."""
         view = self.member.view
         assert view is not None
         if self.member.shard:
@@ -79,7 +81,8 @@ class Enrollment:
             return
         name = min(free, key=lambda one: len(free[one].record.members))
         found = free[name]
-        record = found.record._replace(members=(*found.record.members, self.member.id))
+        old = found.record
+        record = old._replace(term=old.term + 1, members=(*old.members, self.member.id))
         compare = Compare(SHARD + name, found.version)
         change = Change(SHARD + name, encode(record))
         self.member.write(Purpose.JOIN, [compare], [change])

@@ -313,14 +313,13 @@ class Member:
 
     def _is_old(self, view: ClusterView) -> bool:
         """True if the store has lost terms that this node has seen, or has on its disk."""
-        seen = self.view or self.seen
-        if seen is not None:
-            if view.map.epoch < seen.map.epoch:
-                return True
-            for name, known in seen.shards.items():
-                found = view.shards.get(name)
-                if known.record.term and (found is None or found.record.term < known.record.term):
-                    return True
+        # The recalled view lacks a member that may have left.
+        seen = self.seen if self.is_recalled or self.view is None else self.view
+        if seen is not None and (
+            view.map.epoch < seen.map.epoch
+            or any(_is_lost(known.record, view.shards.get(n)) for n, known in seen.shards.items())
+        ):
+            return True
         own = view.shard_of(self.id)
         return own is not None and view.shards[own].record.term < self._last_term()
 
@@ -574,6 +573,14 @@ class Member:
     def _remove_election(self, version: int) -> None:
         name = ELECTION + self.shard
         self.write(Purpose.GIVE_UP, [Compare(name, version)], [Change(name, None)])
+
+
+def _is_lost(known: ShardRecord, found: Found[ShardRecord] | None) -> bool:
+    """True if this is an earlier record than the known one, or has continued from an earlier one:
+    each change of a record is a new term."""
+    if found is None or found.record.term < known.term:
+        return known.term > 0
+    return found.record.term == known.term and found.record != known
 
 
 def needs_lease(record: ShardRecord) -> bool:

@@ -247,6 +247,36 @@ def test_a_store_with_lower_terms_is_not_believed() -> None:
     assert world.leaders() == [successor]
 
 
+def test_a_store_from_before_a_member_joined_is_not_believed() -> None:
+    """The new member has a confirmed write that the other one lacks, and another node takes its
+    place in the restored store."""
+    world = World(1, size=(3, 1))
+    world.lost_replies = world.slow = 0
+    first, second, joined = world.nodes.values()
+    del world.nodes[joined.name]
+    world.begin()
+    [leader] = world.leaders()
+    other = second if leader is first else first
+    backup = world.store.copy()
+    world.nodes[joined.name] = joined
+    joined.start()
+    world.pass_time(3 * NODE_TIMEOUT_MS)
+    assert leader.run.member.is_leading
+    world.cut = {frozenset((leader.name, other.name))}
+    world._write()
+    world.pass_time(NODE_TIMEOUT_MS)
+    assert len(world.confirmed) == 1
+    world.store = backup.restarted(world.now_ms / 1000)
+    world.cut.clear()
+    leader.is_frozen = joined.is_frozen = True
+    spare = world.nodes["3" * 40] = Node(world, 3)
+    spare.start()
+    world.pass_time(20 * NODE_TIMEOUT_MS)
+    assert spare.name in world.record.members
+    assert not other.run.member.is_leading
+    assert other.run.member.is_store_old
+
+
 def test_a_copied_directory_is_refused_while_its_node_lives() -> None:
     """The disk of the copy is not that of the node."""
     world, leader = begun(3, 1)
