@@ -1,12 +1,14 @@
 """CLUSTER FAILOVER at the primary: it stops, and waits until the candidate has all frames.
 
 Writes are postponed meanwhile, for half a second at most. Then the primary promises the term of the
-candidate, which ends its own one in any case.
+candidate, which ends its own one in any case. The clients whose writes were postponed are sent to
+the new primary as soon as this server follows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from millstream.server.durability.persistence import Persistence
 from millstream.server.execution.executor import Executor
@@ -43,10 +45,19 @@ class MemberHandover:
         if self._until_ms is None:
             self._until_ms = now_ms + PAUSE_MS
             self._executor.pauses.pause_writes(PAUSE)
-            self._later(FORGOTTEN_S, self._end)
+            self._later(FORGOTTEN_S, partial(self._forget, self._until_ms))
         self._commits.flush_tick()
         has_all = self._terms.acknowledged_frame(candidate) >= self._commits.last_seq
         return now_ms < self._until_ms and not has_all
+
+    def look(self) -> None:
+        """This server may follow the new primary by now, and know its slots."""
+        if self._until_ms is not None and self._terms.primary:
+            self._end()
+
+    def _forget(self, until_ms: int) -> None:
+        if self._until_ms == until_ms:
+            self._end()
 
     def _end(self) -> None:
         self._until_ms = None

@@ -208,6 +208,7 @@ class MemberService:
         self._extend_lease()
         self._report()
         self._on_change()
+        self._handover.look()
 
     def _make_secret(self) -> None:
         """The first node makes the secret with which nodes log in at each other."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -36,6 +36,7 @@ class MemberServers:
         size: int = 3,
         durable: int = 1,
         machines: Sequence[Machine] = (),
+        given: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = StoreSettings(f"members{next(_numbers)}", etcd.urls)
         asyncio.run(create(open_store(self.settings), 1, size, durable))
@@ -45,6 +46,7 @@ class MemberServers:
             "cluster-shard": "s1",
             "cluster-lease": "3",
             "cluster-node-timeout": str(NODE_TIMEOUT_MS),
+            **(given or {}),
         }
         self.servers = [
             Server(folder / f"n{number}", directives | {"cluster-zone": f"z{number}"})
