@@ -10,6 +10,7 @@ Run it with `python -m bench` (or `make bench`). README.md says how it measures 
 | access_rows | what the rules of a user cost |
 | tls_rows | rows over TLS |
 | cluster_rows | the gateway of a cluster |
+| member_rows | a shard of a cluster on many machines |
 | wire | a small RESP client and the bulk loader |
 | load | redis-benchmark: call it, read its answer |
 | datasets | the entries, the same bytes for both sides |

@@ -19,6 +19,7 @@ from bench import (
     evict_rows,
     filter_rows,
     managed_rows,
+    member_rows,
     metrics_rows,
     replica_rows,
     schedule_rows,
@@ -63,6 +64,7 @@ SCHEDULES = "Scheduled entries, our server against itself"
 RULES = "Groups with rules, our server against itself"
 CLIENT = "The Python client against plain redis-py"
 CLUSTER = "The gateway of a cluster, our server alone"
+MEMBERS = "Members of a shard, our server alone"
 METRICS = "Metrics, our server alone"
 REPLICAS = "Replicas, appendfsync everysec"
 JOURNAL = "Append with the journal on"
@@ -427,6 +429,26 @@ def gateway_append(harness: Harness) -> Lanes:
 @row("gateway-share", CLUSTER, "the same / the nodes", Goal(cost_max=0.7), unit="times")
 def gateway_share(harness: Harness) -> Lanes:
     return cluster_rows.appends(harness, full=1_600_000, quick=160_000, is_share=True)
+
+
+@row("members-p16", MEMBERS, "3 members, 2 disks, -P 16", unit="times")
+def members_p16(harness: Harness) -> Lanes:
+    return member_rows.appends(harness, 16, full=800_000, quick=160_000)
+
+
+@row("members-p1", MEMBERS, "3 members, 2 disks, -P 1", unit="times")
+def members_p1(harness: Harness) -> Lanes:
+    return member_rows.appends(harness, 1, full=100_000, quick=20_000)
+
+
+@row("member-append", MEMBERS, "a member / one server", Goal(cost_max=1.03), unit="times")
+def member_append(harness: Harness) -> Lanes:
+    return member_rows.cpu(harness, member_rows.APPEND, full=1_600_000, quick=320_000)
+
+
+@row("member-read", MEMBERS, "the same, a read", Goal(cost_max=1.03), unit="times")
+def member_read(harness: Harness) -> Lanes:
+    return member_rows.cpu(harness, member_rows.READ, full=1_600_000, quick=320_000)
 
 
 # The Python client
