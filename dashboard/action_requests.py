@@ -11,7 +11,7 @@ from typing import NamedTuple
 from starlette.exceptions import HTTPException
 
 from millstream.dashboard import shown
-from millstream.dashboard.server_link import ServerLink, Word
+from millstream.dashboard.server_link import Requests, Word
 from millstream.dashboard.stream_info import GroupInfo, StreamInfo
 
 CONSUMER_MAX = 200  # characters
@@ -58,7 +58,7 @@ Values = dict[str, str]  # of a form
 
 
 async def _old_enough(
-    link: ServerLink, target: Target, values: Values, *consumer: bytes
+    link: Requests, target: Target, values: Values, *consumer: bytes
 ) -> list[bytes]:
     """The IDs of up to AT_ONCE pending entries that are old enough, of one consumer if it is
     given."""
@@ -67,7 +67,7 @@ async def _old_enough(
     return [row[0] for row in rows]
 
 
-async def _acknowledge(link: ServerLink, target: Target, values: Values) -> str:
+async def _acknowledge(link: Requests, target: Target, values: Values) -> str:
     ids = await _old_enough(link, target, values)
     if not ids:
         return "No entry has been pending that long."
@@ -75,7 +75,7 @@ async def _acknowledge(link: ServerLink, target: Target, values: Values) -> str:
     return f"{shown.counted(count, 'entry was', 'entries were')} acknowledged."
 
 
-async def _claim(link: ServerLink, target: Target, values: Values) -> str:
+async def _claim(link: Requests, target: Target, values: Values) -> str:
     consumer = values.get("text", "").strip()
     if not consumer or len(consumer) > CONSUMER_MAX:
         raise HTTPException(400, "the consumer needs a name")
@@ -87,7 +87,7 @@ async def _claim(link: ServerLink, target: Target, values: Values) -> str:
     return f"{shown.counted(len(claimed), 'entry was', 'entries were')} claimed."
 
 
-async def _retry(link: ServerLink, target: Target, values: Values) -> str:
+async def _retry(link: Requests, target: Target, values: Values) -> str:
     """No entry is idle for the largest time, so XCLAIM takes only those that wait. The consumer
     gives them back without a delay, and their numbers of deliveries stay."""
     ids = await _waiting(link, target)
@@ -104,7 +104,7 @@ async def _retry(link: ServerLink, target: Target, values: Values) -> str:
     return f"{shown.counted(len(taken), 'entry is', 'entries are')} due now."
 
 
-async def _waiting(link: ServerLink, target: Target) -> list[bytes]:
+async def _waiting(link: Requests, target: Target) -> list[bytes]:
     """The IDs of up to AT_ONCE pending entries without a reader."""
     found: list[bytes] = []
     start = b"-"
@@ -119,7 +119,7 @@ async def _waiting(link: ServerLink, target: Target) -> list[bytes]:
     return found[:AT_ONCE]
 
 
-async def _give_back(link: ServerLink, target: Target, values: Values) -> str:
+async def _give_back(link: Requests, target: Target, values: Values) -> str:
     ids = await _old_enough(link, target, values, target.consumer)
     if not ids:
         return "The consumer has held no entry that long."
@@ -131,7 +131,7 @@ async def _give_back(link: ServerLink, target: Target, values: Values) -> str:
     return f"{shown.counted(given, 'entry was', 'entries were')} given back.{more}"
 
 
-async def _redrive(link: ServerLink, target: Target, values: Values) -> str:
+async def _redrive(link: Requests, target: Target, values: Values) -> str:
     assert target.group is not None
     left = _number(values, REDRIVEN_MAX)
     dead = target.group.rules.get("deadletter")
@@ -165,7 +165,7 @@ def _parts(entry_id: bytes) -> tuple[int, int]:
     return int(ms), int(seq)
 
 
-async def _pause(link: ServerLink, target: Target, values: Values) -> str:
+async def _pause(link: Requests, target: Target, values: Values) -> str:
     minutes = _number(values, MINUTES_MAX)
     words: tuple[Word, ...] = ("PAUSE", minutes * 60_000 or -1)
     await link.call("TGROUP", *target.words, *words, db=target.stream.db)
@@ -175,35 +175,35 @@ async def _pause(link: ServerLink, target: Target, values: Values) -> str:
     return f"The group is paused {until}."
 
 
-async def _resume(link: ServerLink, target: Target, values: Values) -> str:
+async def _resume(link: Requests, target: Target, values: Values) -> str:
     await link.call("TGROUP", *target.words, "PAUSE", 0, db=target.stream.db)
     return "The group was resumed."
 
 
-async def _delete_group(link: ServerLink, target: Target, values: Values) -> str:
+async def _delete_group(link: Requests, target: Target, values: Values) -> str:
     await link.call("XGROUP", "DESTROY", *target.words, db=target.stream.db)
     return "The group was deleted."
 
 
-async def _trim(link: ServerLink, target: Target, values: Values) -> str:
+async def _trim(link: Requests, target: Target, values: Values) -> str:
     keep = _number(values)
     stream = target.stream
     count = await link.call("XTRIM", stream.key, "MAXLEN", keep, db=stream.db)
     return f"{shown.counted(count, 'entry was', 'entries were')} removed."
 
 
-async def _cancel(link: ServerLink, target: Target, values: Values) -> str:
+async def _cancel(link: Requests, target: Target, values: Values) -> str:
     stream = target.stream
     count = await link.call("TCANCEL", stream.key, target.ticket, db=stream.db)
     return "The entry was cancelled." if count else "The entry was appended or cancelled before."
 
 
-async def _delete(link: ServerLink, target: Target, values: Values) -> str:
+async def _delete(link: Requests, target: Target, values: Values) -> str:
     await link.call("UNLINK", target.stream.key, db=target.stream.db)
     return "The stream was deleted."
 
 
-REQUESTS: dict[str, Callable[[ServerLink, Target, Values], Awaitable[str]]] = {
+REQUESTS: dict[str, Callable[[Requests, Target, Values], Awaitable[str]]] = {
     "/group/ack": _acknowledge,
     "/group/claim": _claim,
     "/group/retry": _retry,

@@ -58,6 +58,7 @@ def make_app(
         "/stream/rates": pages.rates,
         "/stream/tail": pages.tail,
         "/group": pages.group,
+        "/nodes": pages.nodes,
         "/clients": pages.clients,
         "/slowlog": pages.slowlog,
         "/server": pages.server,

@@ -14,9 +14,9 @@ from starlette.responses import HTMLResponse, Response
 
 from millstream import __version__
 from millstream.dashboard import shown
+from millstream.dashboard.cluster_link import ClusterLink
 from millstream.dashboard.guard import Tokens
 from millstream.dashboard.sampler import Sampler
-from millstream.dashboard.server_link import ServerLink
 
 
 def query(request: Request) -> dict[str, bytes]:
@@ -51,10 +51,10 @@ class Dashboard:
     ) -> None:
         """`hosts` are the names that browsers may use; `prefix` begins all paths that they ask for.
         ValueError for an invalid URL."""
-        self.url = url
         self.has_actions = has_actions
         self.prefix = prefix
-        self.sampler = Sampler(ServerLink(url))
+        self.cluster = ClusterLink(url)
+        self.sampler = Sampler(self.cluster)
         self.tokens = Tokens(hosts)
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
@@ -65,7 +65,7 @@ class Dashboard:
             lstrip_blocks=True,
         )
         self._templates.globals.update(
-            shown=shown, version=__version__, sampler=self.sampler, board=self
+            shown=shown, version=__version__, sampler=self.sampler, board=self, cluster=self.cluster
         )
         for name in self._templates.list_templates():  # an upgrade may replace the files later
             self._templates.get_template(name)

@@ -17,16 +17,22 @@ from starlette.responses import Response, StreamingResponse
 from millstream.dashboard import delivery_view, shown
 from millstream.dashboard.board import Dashboard, query, stream_key_of
 from millstream.dashboard.delivery_view import DeadLetter
+from millstream.dashboard.node_columns import NODE_COLUMNS
 from millstream.dashboard.sampler import SURVEYED_MAX
 from millstream.dashboard.server_link import (
+    TIMEOUT_S,
+    NotServed,
     RequestRefused,
     ServerLink,
     Unavailable,
+    Word,
     is_error,
 )
 from millstream.dashboard.stream_columns import COLUMNS, TableRow, sort_key
 from millstream.dashboard.stream_info import GroupInfo, StreamInfo
+from millstream.node_figures import totals_of
 from millstream.remote import info_fields, pairs
+from millstream.slot_routing import SLOTS
 
 PER_PAGE = 50
 ENTRIES = 50
@@ -39,6 +45,7 @@ ID_MAX = 2**64 - 1
 TAIL_PER_S = 200
 TAILS_MAX = 8
 TAIL_BLOCK_MS = 2000
+DEMOTED = "UNBLOCKED"
 
 
 class PageHandlers:
@@ -160,27 +167,53 @@ class PageHandlers:
         found = (await self._link.batch([asked], db))[0] if asked else []
         return [] if is_error(found) else delivery_view.dead_letters_of(found)
 
+    async def nodes(self, request: Request) -> Response:
+        cluster = self._board.cluster
+        await cluster.find_nodes()
+        if not cluster.nodes:
+            raise HTTPException(404, "this server is not a node of a cluster")
+        figures = [node.figures for node in cluster.nodes]
+        return self._board.page(
+            request, "nodes.html", figures=figures, totals=totals_of(figures),
+            columns=NODE_COLUMNS, slots=SLOTS,
+        )  # fmt: skip
+
     async def clients(self, request: Request) -> Response:
-        text = await self._link.call("CLIENT", "LIST")
         rows = [
-            dict(word.partition("=")[::2] for word in line.split(" ") if "=" in word)
+            (server, dict(word.partition("=")[::2] for word in line.split(" ") if "=" in word))
+            for server, text in await self._of_all_nodes("CLIENT", "LIST")
             for line in text.decode("utf-8", "backslashreplace").splitlines()
         ]
         return self._board.page(request, "clients.html", rows=rows[:1000], total=len(rows))
 
     async def slowlog(self, request: Request) -> Response:
-        rows = await self._link.call("SLOWLOG", "GET", 128)
+        rows = [
+            (server, row)
+            for server, found in await self._of_all_nodes("SLOWLOG", "GET", 128)
+            for row in found
+        ]
+        if not self._board.cluster.has_one:
+            rows.sort(key=lambda pair: -pair[1][1])
         return self._board.page(request, "slowlog.html", rows=rows)
 
+    async def _of_all_nodes(self, *words: Word) -> list[tuple[str, Any]]:
+        """The names of the servers that answer, and their replies."""
+        servers = await self._board.cluster.servers()
+        replies = await asyncio.gather(*(one.call(*words) for one in servers))
+        return [(one.name, reply) for one, reply in zip(servers, replies, strict=True)]
+
     async def server(self, request: Request) -> Response:
-        text = await self._link.call("INFO", "everything")
+        server = await self._board.cluster.server_named(query(request).get("node", b"").decode())
+        if server is None:
+            raise HTTPException(404, "the cluster has no such node")
+        text = await server.call("INFO", "everything")
         sections = [
             (title.strip(), list(info_fields(rest.encode()).items()))
             for title, _, rest in (
                 part.partition("\n") for part in text.decode("utf-8", "replace").split("# ")[1:]
             )
         ]
-        return self._board.page(request, "server.html", sections=sections)
+        return self._board.page(request, "server.html", sections=sections, name=server.name)
 
     async def tail(self, request: Request) -> Response:
         """New entries as server-sent events, on a connection of their own."""
@@ -198,8 +231,12 @@ class PageHandlers:
         )
 
     async def _events(self, request: Request, db: int, key: bytes) -> AsyncIterator[bytes]:
-        link = ServerLink(self._board.url, timeout_s=None)
+        cluster = self._board.cluster
+        link: ServerLink | None = None
         try:
+            await cluster.find_nodes()
+            # Another node may take the place of one that hangs.
+            link = ServerLink(cluster.url_for(key), None if cluster.has_one else TIMEOUT_S)
             last = _last_event_id(request) or await _last_id(link, db, key)
             yield b": following\nid: %s\n\n" % last
             while not await request.is_disconnected():
@@ -221,11 +258,16 @@ class PageHandlers:
                     yield b": nothing new\n\n"
         except Unavailable:  # the browser asks again
             return
+        except NotServed:  # the browser asks again, and another node may have the stream
+            return
         except RequestRefused as problem:
+            if not cluster.has_one and str(problem).startswith(DEMOTED):
+                return
             yield b"event: problem\ndata: " + json.dumps(str(problem)).encode() + b"\n\n"
         finally:
             self._tails -= 1
-            await link.close()
+            if link is not None:
+                await link.close()
 
 
 async def _chained(first: bytes, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

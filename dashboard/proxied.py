@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.dashboard.guard import login_of
 
-OWN_PATHS = ("stream", "group", "clients", "slowlog", "server", "static")
+OWN_PATHS = ("stream", "group", "nodes", "clients", "slowlog", "server", "static")
 
 
 def checked_prefix(text: str) -> str:

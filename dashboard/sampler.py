@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from millstream.dashboard.server_link import (
     RequestRefused,
-    ServerLink,
+    Requests,
     Unavailable,
     Word,
     is_error,
@@ -43,7 +43,7 @@ WATCHED_MAX = 500
 class Sampler:
     """Queries the server and keeps the results."""
 
-    def __init__(self, link: ServerLink) -> None:
+    def __init__(self, link: Requests) -> None:
         self.link = link
         self.info: dict[str, str] = {}
         self.problem: str | None = "not connected yet"  # of the last sample
@@ -87,11 +87,7 @@ class Sampler:
     async def sample(self) -> None:
         """INFO, and the counters of the watched streams. Unavailable if there is no server, Refused
         if it lets no database be used."""
-        (text, found) = await self.link.batch([("INFO",), ("COMMAND", "INFO", "TINFO")])
-        if is_error(text):
-            raise Unavailable(f"{self.link.name}: {text}")
-        self.info = info_fields(text)
-        self.has_tinfo = isinstance(found, list) and bool(found and found[0])
+        self.info, self.has_tinfo = await self.link.describe()
         self._note_restart()
         self.ops.append((time.time(), float(self.info.get("instantaneous_ops_per_sec", 0))))
         await self._sample_watched()
@@ -159,25 +155,42 @@ class Sampler:
         """The keys of all streams, in order; at most KEYS_MAX."""
         async with self._lock:
             if time.monotonic() - self._keys_at > KEYS_KEPT_S:
-                self._keys = sorted(await self._scan())
-                self._keys_at = time.monotonic()
-            return self._keys
+                found, is_whole = await self._scan()
+                self._keys = sorted(found)
+                self._keys_at = time.monotonic() if is_whole else float("-inf")
+            return [one for one in self._keys if self.link.may_serve(one[1])]
 
-    async def _scan(self) -> set[StreamKey]:
-        text = await self.link.call("INFO", "keyspace")
+    async def _scan(self) -> tuple[set[StreamKey], bool]:
+        """The keys of all servers, and whether each one has answered: it may be back soon."""
+        self.keys_complete = True
+        servers = await self.link.primaries()
+        keys_max = KEYS_MAX // max(1, len(servers))
+        parts = await asyncio.gather(
+            *(self._scan_one(one, keys_max) for one in servers), return_exceptions=True
+        )
+        found: set[StreamKey] = set()
+        for part in parts:
+            if not isinstance(part, BaseException):
+                found |= part
+            elif len(parts) == 1 or not isinstance(part, Unavailable):
+                raise part
+        return found, not any(isinstance(part, Unavailable) for part in parts)
+
+    async def _scan_one(self, server: Requests, keys_max: int) -> set[StreamKey]:
+        """The keys of one server."""
+        text = await server.call("INFO", "keyspace")
         names = [name for name in info_fields(text) if name.startswith("db")]
         found: set[StreamKey] = set()
-        self.keys_complete = True
         for db in sorted(int(name[2:]) for name in names):
             cursor: Word = 0
             while True:
-                cursor, keys = await self.link.call(
+                cursor, keys = await server.call(
                     "SCAN", cursor, "COUNT", 500, "TYPE", "stream", db=db
                 )
                 found.update((db, key) for key in keys)
                 if int(cursor) == 0:
                     break
-                if len(found) >= KEYS_MAX:
+                if len(found) >= keys_max:
                     self.keys_complete = False
                     return found
         return found

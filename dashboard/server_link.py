@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis.asyncio
 from redis import RedisError, ResponseError
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ClusterDownError, MovedError, TryAgainError
 
-from millstream.remote import add_password, connect_reason_of, reason_of
+from millstream.remote import add_password, connect_reason_of, info_fields, reason_of
 from millstream.server_url import split_url
 
 TIMEOUT_S = 10.0
@@ -31,8 +32,73 @@ class RequestRefused(Exception):
     """The server refused a request; the text is its error."""
 
 
-class ServerLink:
-    """Requests to one server; `name` is its address without secrets."""
+class NotServed(RequestRefused):
+    """A node of a cluster does not serve the slot of the key, or not now."""
+
+
+NOT_SERVED = (MovedError, ClusterDownError, TryAgainError)
+
+
+class ServerFacts(NamedTuple):
+    """INFO, and whether the server has the command TINFO, which Redis lacks."""
+
+    info: dict[str, str]
+    has_tinfo: bool
+
+
+class Requests:
+    """Requests to one server, or to the nodes of a cluster; `name` is the address without
+    secrets."""
+
+    name: str
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def batch(
+        self, requests: Sequence[Sequence[Word]], db: int = 0, begin: Sequence[Word] = ()
+    ) -> list[Any]:
+        """The replies to requests in a database; an error of a single request is its reply.
+        Unavailable when the connection fails, Refused if the database cannot be used or if `begin`,
+        a request before them, is refused."""
+        raise NotImplementedError
+
+    async def call(self, *words: Word, db: int = 0) -> Any:
+        """The reply to one request; Refused if it is an error."""
+        (reply,) = await self.batch([words], db)
+        if isinstance(reply, ResponseError):
+            kind = NotServed if isinstance(reply, NOT_SERVED) else RequestRefused
+            raise kind(str(reply))
+        return reply
+
+    async def transaction(self, requests: Sequence[Sequence[Word]], db: int = 0) -> list[Any]:
+        """The replies to requests that run together or not at all; Refused by the first error."""
+        *queued, executed = await self.batch([*requests, ("EXEC",)], db, begin=("MULTI",))
+        for reply in (*queued, *(executed if isinstance(executed, list) else [executed])):
+            if isinstance(reply, ResponseError):
+                raise RequestRefused(str(reply))
+        done: list[Any] = executed
+        return done
+
+    async def describe(self) -> ServerFacts:
+        """INFO and what else pages depend on. Unavailable if there is no server, Refused if it lets
+        no database be used."""
+        (text, found) = await self.batch([("INFO",), ("COMMAND", "INFO", "TINFO")])
+        if is_error(text):
+            raise Unavailable(f"{self.name}: {text}")
+        return ServerFacts(info_fields(text), isinstance(found, list) and bool(found and found[0]))
+
+    async def primaries(self) -> Sequence[Requests]:
+        """The servers whose keys are the streams."""
+        return [self]
+
+    def may_serve(self, key: bytes) -> bool:
+        """False if the node of a key is known not to answer."""
+        return True
+
+
+class ServerLink(Requests):
+    """Requests to one server."""
 
     def __init__(self, url: str, timeout_s: float | None = TIMEOUT_S) -> None:
         """ValueError for an invalid URL."""
@@ -48,7 +114,8 @@ class ServerLink:
         settings = self._pool.connection_kwargs
         add_password(settings)
         self.name = str(settings.get("path") or f"{settings.get('host')}:{settings.get('port')}")
-        self._uses_tls = url.startswith("rediss:")
+        self.host = str(settings.get("host") or "127.0.0.1")
+        self.uses_tls = url.startswith("rediss:")
         self._connection: AbstractConnection | None = None
         self._lock = asyncio.Lock()
         self._db: int | None = None  # the one that is selected; None on a new connection
@@ -61,9 +128,6 @@ class ServerLink:
     async def batch(
         self, requests: Sequence[Sequence[Word]], db: int = 0, begin: Sequence[Word] = ()
     ) -> list[Any]:
-        """The replies to requests in a database; an error of a single request is its reply.
-        Unavailable when the connection fails, Refused if the database cannot be used or if `begin`,
-        a request before them, is refused."""
         if not requests:
             return []
         async with self._lock:
@@ -75,7 +139,7 @@ class ServerLink:
                 reason = (
                     reason_of(problem)
                     if is_connected
-                    else connect_reason_of(problem, uses_tls=self._uses_tls)
+                    else connect_reason_of(problem, uses_tls=self.uses_tls)
                 )
                 raise Unavailable(f"{self.name}: {reason}") from problem
             except asyncio.CancelledError:  # replies may be left in the connection
@@ -118,22 +182,6 @@ class ServerLink:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.disconnect(nowait=True)
-
-    async def call(self, *words: Word, db: int = 0) -> Any:
-        """The reply to one request; Refused if it is an error."""
-        (reply,) = await self.batch([words], db)
-        if isinstance(reply, ResponseError):
-            raise RequestRefused(str(reply))
-        return reply
-
-    async def transaction(self, requests: Sequence[Sequence[Word]], db: int = 0) -> list[Any]:
-        """The replies to requests that run together or not at all; Refused by the first error."""
-        *queued, executed = await self.batch([*requests, ("EXEC",)], db, begin=("MULTI",))
-        for reply in (*queued, *(executed if isinstance(executed, list) else [executed])):
-            if isinstance(reply, ResponseError):
-                raise RequestRefused(str(reply))
-        done: list[Any] = executed
-        return done
 
 
 def is_error(reply: object) -> bool:

@@ -206,11 +206,12 @@ def joined_cursor(reply: bytes, node: int, nodes: int) -> bytes:
 
 
 def as_standalone(reply: bytes) -> bytes:
-    """A reply to HELLO or INFO: clients see one server that is no cluster."""
+    """A reply to HELLO or INFO: clients see one server that is no cluster. INFO says that it is a
+    gateway, for tools that look for the nodes."""
     if reply[:1] in (b"$", b"="):
         head, _, text = reply.partition(b"\r\n")
         text = text.removesuffix(b"\r\n")
         text = text.replace(b"redis_mode:cluster", b"redis_mode:standalone")
-        text = text.replace(b"cluster_enabled:1", b"cluster_enabled:0")
+        text = text.replace(b"cluster_enabled:1", b"cluster_enabled:0\r\ncluster_gateway:1")
         return head[:1] + b"%d\r\n" % len(text) + text + b"\r\n"
     return reply.replace(b"$4\r\nmode\r\n$7\r\ncluster\r\n", b"$4\r\nmode\r\n$10\r\nstandalone\r\n")

@@ -7,7 +7,7 @@ password is in the path, the query or the fragment.
 from __future__ import annotations
 
 import re
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 SCHEMES = ("redis", "rediss", "unix")
 UNREADABLE = (
@@ -36,6 +36,19 @@ def split_url(url: str) -> SplitResult:
     if not is_readable:
         raise ValueError(UNREADABLE)
     return parts
+
+
+def url_of_node(url: str, host: str, port: int) -> str:
+    """The URL of another node of the same cluster: the user, the password and the options of TLS
+    are the same. A node is reached by TCP, also if the URL names a Unix socket."""
+    parts = split_url(url)
+    user = "".join(parts.netloc.rpartition("@")[:2])
+    name = f"[{host}]" if ":" in host else host
+    if parts.scheme == "unix":
+        return f"redis://{user}{name}:{port}"
+    options = [pair for pair in parse_qsl(parts.query) if pair[0] != "db"]
+    query = f"?{urlencode(options)}" if options else ""
+    return f"{parts.scheme}://{user}{name}:{port}{query}"
 
 
 def has_at_after_host(url: str) -> bool:

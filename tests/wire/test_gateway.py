@@ -359,6 +359,8 @@ def test_users_are_known_to_later_nodes(shards: Shards, client: NodeClient) -> N
 
 def test_clients_see_one_server(shards: Shards, client: NodeClient) -> None:
     assert client.info("server")["redis_mode"] == "standalone"
+    cluster = client.info("cluster")
+    assert (cluster["cluster_enabled"], cluster["cluster_gateway"]) == ("0", "1")  # for tools
     hello = client.call("HELLO", str(client.protocol))
     pairs = (
         hello.pairs if isinstance(hello, Map) else list(zip(hello[::2], hello[1::2], strict=True))
