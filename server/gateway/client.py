@@ -224,7 +224,7 @@ class Client(asyncio.Protocol):
     def _decide(self) -> None:
         reader = self._reader
         row, kind, words, raw = reader.command, reader.kind, reader.words, reader.raw
-        if row is None:
+        if row is None or (kind != policies.TRANSACTION and not _takes(row, len(words))):
             self._keyless(raw)
         elif kind == policies.REFUSED:
             self._refuse(REFUSED, words)
@@ -300,7 +300,8 @@ class Client(asyncio.Protocol):
         self._send(self._home_node() if slot is None else self._host.routes.node_of(slot), raw)
 
     def _keyless(self, raw: bytes) -> None:
-        """An unknown command: a node answers it, in a transaction the one of its keys."""
+        """An unknown command, or a wrong number of arguments: a node answers it, in a transaction
+        the one of its keys."""
         state = self._transaction
         if state is None or state.upstream is None:
             if state is not None and state.is_open:
@@ -566,6 +567,11 @@ class Client(asyncio.Protocol):
         elif upstream is not None:
             upstream.connection_lost(None)
             upstream.close()
+
+
+def _takes(row: Command, count: int) -> bool:
+    """True if the command may have this number of words."""
+    return count == row.arity or (row.arity < 0 and count >= -row.arity)
 
 
 def _slot_of(row: Command, words: list[bytes]) -> int | None:

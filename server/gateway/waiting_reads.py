@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from millstream.commands.runtime.arguments import parse_integer
 from millstream.commands.table.keyspecs import word_at
 from millstream.commands.table.registry import Command
 from millstream.server.gateway.merging import NULL, merged, split
@@ -37,8 +38,10 @@ class Asking(Protocol):
 
 
 def may_wait(words: Sequence[bytes]) -> bool:
-    """True if a read has BLOCK."""
-    return _block_at(words) is not None
+    """True if a read has BLOCK, with a time that a node accepts."""
+    at = _block_at(words)
+    timeout_ms = None if at is None else parse_integer(words[at + 1])
+    return timeout_ms is not None and timeout_ms >= 0
 
 
 def _block_at(words: Sequence[bytes]) -> int | None:

@@ -245,6 +245,8 @@ def test_tmread_is_split_by_node() -> None:
 def test_a_read_that_waits_is_recognized() -> None:
     assert may_wait(b"XREAD COUNT 2 block 0 STREAMS a 0".split())
     assert not may_wait(b"XREAD STREAMS BLOCK 0".split())
+    for wrong in (b"-1", b"x", b"1.5"):  # the nodes refuse it
+        assert not may_wait([b"XREAD", b"BLOCK", wrong, b"STREAMS", b"a", b"0"])
     assert not may_wait(b"TMREAD 1 WHERE 1 BLOCK EQ x STREAMS a 0".split())
 
 

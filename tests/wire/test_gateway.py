@@ -126,6 +126,12 @@ def test_a_transaction_is_for_one_slot(client: NodeClient) -> None:
     assert client.line("MULTI") == OK
     assert isinstance(client.line("SET a"), Error)
     assert client.line("EXEC") == ABORTED
+    for line in ("GET", "TIME a", "DBSIZE a"):  # before a key has named the node
+        assert client.line("MULTI") == OK
+        name = line.split()[0].lower()
+        assert client.line(line) == Error(f"ERR wrong number of arguments for '{name}' command")
+        assert client.line("SET a 1") == QUEUED
+        assert client.line("EXEC") == ABORTED
     assert client.line("MULTI") == OK
     assert client.line("CONFIG GET port") == Error(
         "ERR CONFIG is not served by the gateway: connect to a node"
@@ -167,6 +173,16 @@ def test_a_read_waits_and_later_replies_keep_their_order(
     assert client.read() == ([[b"a", rows]] if client.protocol == 2 else Map([(b"a", rows)]))
     assert client.read() == OK
     assert client.read() == CROSSSLOT
+
+
+def test_a_wrong_time_to_wait_is_an_error_of_reads_of_all_nodes(client: NodeClient) -> None:
+    for key in "abc":
+        client.line(f"XADD s{key} * f v")
+    for words, error in (
+        ("-1", "ERR timeout is negative"),
+        ("x", "ERR timeout is not an integer or out of range"),
+    ):
+        assert client.line(f"XREAD BLOCK {words} STREAMS sa sb sc 0 0 0") == Error(error)
 
 
 def test_a_group_of_all_nodes_waits_and_loses_no_entry(shards: Shards, client: NodeClient) -> None:
