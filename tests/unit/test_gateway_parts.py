@@ -283,7 +283,7 @@ def test_the_mode_is_that_of_one_server() -> None:
     hello = encode_reply({b"mode": b"cluster", b"role": b"master"}, 3)
     assert as_standalone(hello) == encode_reply({b"mode": b"standalone", b"role": b"master"}, 3)
     info = Verbatim(b"redis_mode:cluster\r\ncluster_enabled:1\r\n")
-    told = Verbatim(b"redis_mode:standalone\r\ncluster_enabled:0\r\n")
+    told = Verbatim(b"redis_mode:standalone\r\ncluster_enabled:0\r\ncluster_gateway:1\r\n")
     assert as_standalone(encode_reply(info, 2)) == encode_reply(told, 2)
 
 
