@@ -419,6 +419,8 @@ def open_member(
                 cluster.etcd_user,
                 cluster.etcd_password_file,
                 cluster.etcd_cacert,
+                cluster.etcd_cert,
+                cluster.etcd_key,
             )
         )
     except ValueError as problem:

@@ -50,6 +50,14 @@ def store_options(function: F) -> F:
     StoreSettings."""
     for option in (
         click.option(
+            "--etcd-key", "key_file", default="", metavar="FILE",
+            help="Key of this certificate, in PEM.",
+        ),
+        click.option(
+            "--etcd-cert", "certificate_file", default="", metavar="FILE",
+            help="Certificate of this client of etcd, in PEM.",
+        ),
+        click.option(
             "--etcd-cacert", "authority_file", default="", metavar="FILE",
             help="Authorities of etcd's certificates, in PEM [default: those of the system].",
         ),

@@ -67,6 +67,12 @@ class StoreDirectives:
         "", TEXT,
         "authorities of etcd's certificates, in PEM; empty: those of the system",
     )  # fmt: skip
+    etcd_cert: str = cluster(
+        "", TEXT,
+        "certificate of this client of etcd, in PEM, for an etcd with `--client-cert-auth`; empty: "
+        "none",
+    )  # fmt: skip
+    etcd_key: str = cluster("", TEXT, "key of this certificate, in PEM, without a password")
     shard: str = cluster(
         AUTO, SHARD,
         "the shard of which this server becomes a member if it has no other; auto: the one with "

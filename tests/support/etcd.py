@@ -54,8 +54,11 @@ class Member:
             *("--initial-advertise-peer-urls", peers[number]),
             "--initial-cluster",
             ",".join(f"m{index}={peer}" for index, peer in enumerate(peers)),
-            *(word for pair in options.items() for word in pair),
+            *(word for pair in options.items() for word in pair if word),
         ]
+        self._context = ssl._create_unverified_context()
+        if "--client-cert-auth" in options:
+            self._context.load_cert_chain(options["--cert-file"], options["--key-file"])
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -93,7 +96,7 @@ class Member:
         assert self._process is not None
         assert self._process.poll() is None, self.log.read_text()[-3000:]
         try:
-            with urlopen(f"{self.url}/health", timeout=5, context=UNCHECKED) as reply:
+            with urlopen(f"{self.url}/health", timeout=5, context=self._context) as reply:
                 return b'"true"' in reply.read()
         except (URLError, OSError):
             return False

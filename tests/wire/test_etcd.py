@@ -16,20 +16,24 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.certificates import Authority
+from tests.support.client import RawClient
 from tests.support.etcd import UNCHECKED, Etcd
+from tests.support.server import Server
 from tests.support.shards import free_range
 
+from millstream.__main__ import main
 from millstream.server.cluster.store import etcd_connection
 from millstream.server.cluster.store import etcd_requests as requests
 from millstream.server.cluster.store.etcd_store import (
     TIMEOUT_S,
     EtcdStore,
     Login,
-    authority_context,
     parse_endpoints,
+    tls_context,
 )
 from millstream.server.cluster.store.store import (
     Change,
@@ -42,6 +46,7 @@ from millstream.server.cluster.store.store import (
 
 SMALL_MAX = 100_000  # bytes of a reply
 numbers = count(1)
+REFUSED = "it wants a certificate of the client that it trusts"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -241,7 +246,7 @@ def test_users_and_tls(tmp_path: Path) -> None:
         "--bcrypt-cost": "4",  # the cheapest
     }
     etcd = Etcd(tmp_path / "etcd", options=options).start()
-    tls = authority_context(str(authority.file))
+    tls = tls_context(str(authority.file))
     root = Login("root", "secret word")
 
     def store(login: Login | None) -> EtcdStore:
@@ -300,6 +305,49 @@ def test_users_and_tls(tmp_path: Path) -> None:
     try:
         asyncio.run(plain())
         asyncio.run(with_users())
+    finally:
+        etcd.kill()
+
+
+def test_certificates_of_clients(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("etcd")
+    options = {
+        "--cert-file": str(certificate),
+        "--key-file": str(key),
+        "--trusted-ca-file": str(authority.file),
+        "--client-cert-auth": "",
+    }
+    etcd = Etcd(tmp_path / "etcd", options=options).start()
+    (tmp_path / "other").mkdir()
+    own, other = (
+        [str(file) for file in one.issue("node")]
+        for one in (authority, Authority(tmp_path / "other"))
+    )
+    where = ["--name", "c", "--etcd", etcd.urls, "--etcd-cacert", str(authority.file)]
+
+    def call(*words: str) -> str:
+        done = CliRunner().invoke(main, ["cluster", *words, *where])
+        return f"{done.exit_code} {done.output}"
+
+    try:
+        assert REFUSED in call("init", "--shards", "1")
+        with_other = ["--etcd-cert", other[0], "--etcd-key", other[1]]
+        assert REFUSED in call("init", "--shards", "1", *with_other)
+        with_own = ["--etcd-cert", own[0], "--etcd-key", own[1]]
+        assert call("init", "--shards", "1", "--members", "1", *with_own)[:2] == "0 "
+        directives = {
+            "cluster-name": "c", "cluster-etcd": etcd.urls, "cluster-shard": "s1",
+            "cluster-etcd-cacert": str(authority.file),
+            "cluster-etcd-cert": own[0], "cluster-etcd-key": own[1],
+        }  # fmt: skip
+        server = Server(tmp_path / "node", directives)
+        server.start()
+        with RawClient(server.port) as client:
+            state = client.call("CLUSTER", "INFO")
+        assert isinstance(state, bytes)
+        assert b"cluster_etcd:ok" in state
+        server.stop()
     finally:
         etcd.kill()
 

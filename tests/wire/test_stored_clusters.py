@@ -218,12 +218,16 @@ def test_an_order_without_effect_is_withdrawn(
         ("status --name a --etcd x --etcd-user u", "need each other"),
         ("status --name a --etcd x --etcd-user u --etcd-password-file /no", "cannot read /no"),
         ("status --name a --etcd https://x --etcd-cacert /no", "cannot read /no"),
+        ("status --name a --etcd https://x --etcd-cert c", "need each other"),
+        ("status --name a --etcd x --etcd-cert c --etcd-key k", "needs a URL with https://"),
+        ("status --name a --etcd https://x --etcd-cert /no --etcd-key k", "cannot read /no"),
+        ("status --name a --etcd https://x --etcd-cert FILE --etcd-key FILE", "no certificate and"),
         ("status --dir x --name a --etcd x", "Give either --dir"),
         ("status", "Give either --dir"),
     ],
 )
 def test_wrong_options_are_refused(options: str, reason: str, tmp_path: Path) -> None:
-    words = options.replace("FREE", str(free_range(1))).split()
+    words = options.replace("FREE", str(free_range(1))).replace("FILE", __file__).split()
     done = CliRunner().invoke(main, ["cluster", *words])
     assert done.exit_code in (1, 2)
     assert reason in done.output

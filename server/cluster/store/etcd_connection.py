@@ -19,6 +19,7 @@ RECEIVED_BYTES = 65536
 HEADER_MAX = 16384  # bytes
 CONTENT_MAX = 16 << 20  # bytes of a reply, or of one line of a stream
 CLOSED = "the connection was closed"
+UNTRUSTED = "it wants a certificate of the client that it trusts"
 
 
 class NotSent(Exception):
@@ -41,9 +42,12 @@ class Endpoint(NamedTuple):
 class Reply:
     """The reply on a connection; NoAnswer if it breaks off."""
 
-    def __init__(self, http: h11.Connection, reader: asyncio.StreamReader) -> None:
+    def __init__(
+        self, http: h11.Connection, reader: asyncio.StreamReader, *, has_tls: bool
+    ) -> None:
         self._http = http
         self._reader = reader
+        self._has_tls = has_tls
 
     async def content(self) -> bytes:
         """All of it."""
@@ -95,7 +99,10 @@ class Reply:
         except h11.RemoteProtocolError as problem:
             raise NoAnswer(str(problem) if data else CLOSED) from None
         except OSError as problem:
-            raise NoAnswer(reason_of(problem)) from None
+            reason = reason_of(problem)
+            if self._has_tls and isinstance(problem, ConnectionResetError):
+                reason = f"{reason}, perhaps because {UNTRUSTED}"  # the alert was lost
+            raise NoAnswer(reason) from None
 
 
 @asynccontextmanager
@@ -116,7 +123,7 @@ async def send(
     try:
         http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEADER_MAX)
         writer.write(_request(http, endpoint, call, headers))
-        yield Reply(http, reader)
+        yield Reply(http, reader, has_tls=endpoint.tls is not None)
     finally:
         writer.transport.abort()
 
@@ -145,5 +152,8 @@ def reason_of(problem: Exception) -> str:
     if isinstance(problem, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {problem.verify_message}"
     if isinstance(problem, ssl.SSLError) and problem.reason:
-        return problem.reason.replace("_", " ").lower()
+        text = problem.reason.replace("_", " ").lower()
+        if "alert" in text and ("certificate" in text or "unknown ca" in text):
+            text = f"{UNTRUSTED} ({text})"
+        return text
     return getattr(problem, "strerror", None) or str(problem) or type(problem).__name__

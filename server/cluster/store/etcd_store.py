@@ -27,6 +27,7 @@ from millstream.server.cluster.store.etcd_connection import (
     NoAnswer,
     NotSent,
     Reply,
+    reason_of,
     send,
 )
 from millstream.server.cluster.store.etcd_requests import (
@@ -103,14 +104,30 @@ def _parse(url: str, authority: ssl.SSLContext | None) -> Endpoint:
     return Endpoint(url, host, port, tls)
 
 
-def authority_context(path: str) -> ssl.SSLContext:
-    """The TLS that trusts the authorities in a file. ValueError if it has none."""
+def tls_context(authority: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
+    """The TLS that trusts the authorities in a file, or those of the system (""), and shows the
+    certificate of this client, if there is one. ValueError if a file cannot be used."""
+    path = authority
     try:
-        return ssl.create_default_context(cafile=path)
-    except ssl.SSLError:
-        raise ValueError(f"{path} has no certificate in PEM") from None
+        context = ssl.create_default_context(cafile=authority or None)
+        if certificate:
+            for path in (certificate, key):
+                with open(path, "rb"):  # the error of the next call names no file
+                    pass
+            context.load_cert_chain(certificate, key, password=_refuse_password)
+    except ssl.SSLError as problem:
+        if path == authority:
+            raise ValueError(f"{path} has no certificate in PEM") from None
+        raise ValueError(
+            f"{certificate} and {key} are no certificate and its key in PEM: {reason_of(problem)}"
+        ) from None
     except OSError as problem:
         raise ValueError(f"cannot read {path}: {problem.strerror}") from None
+    return context
+
+
+def _refuse_password() -> str:
+    raise ValueError("the key of this client of etcd has a password: store it without one")
 
 
 class EtcdStore:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import NamedTuple
 
 from millstream.server.cluster.store.etcd_store import (
     EtcdStore,
     Login,
-    authority_context,
     parse_endpoints,
+    tls_context,
 )
 from millstream.server.config.store_directives import CLUSTER_NAME
 
 
 class StoreSettings(NamedTuple):
     """The name of the cluster; the URLs of etcd; its user, or ""; the file with the password; the
-    file with the authorities of its certificates, or "" for those of the system."""
+    file with the authorities of its certificates, or "" for those of the system; the files with the
+    certificate of this client and its key, or ""."""
 
     name: str
     urls: str
     user: str = ""
     password_file: str = ""
     authority_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
 
 
 def check_name(name: str) -> None:
@@ -37,14 +41,24 @@ def check_name(name: str) -> None:
 def open_store(settings: StoreSettings) -> EtcdStore:
     """The store; nothing is sent yet. ValueError if a setting is wrong."""
     check_name(settings.name)
-    authority = authority_context(settings.authority_file) if settings.authority_file else None
-    endpoints = parse_endpoints(settings.urls, authority)
+    endpoints = parse_endpoints(settings.urls, _tls_of(settings))
     if bool(settings.user) != bool(settings.password_file):
         raise ValueError("the user of etcd and the file with its password need each other")
     login = None
     if settings.user:
         login = Login(settings.user, _password_in(Path(settings.password_file)))
     return EtcdStore(settings.name, endpoints, login)
+
+
+def _tls_of(settings: StoreSettings) -> ssl.SSLContext | None:
+    certificate, key = settings.certificate_file, settings.key_file
+    if bool(certificate) != bool(key):
+        raise ValueError("the certificate of this client of etcd and its key need each other")
+    if certificate and "https://" not in settings.urls:
+        raise ValueError("a certificate of a client of etcd needs a URL with https://")
+    if not certificate and not settings.authority_file:
+        return None
+    return tls_context(settings.authority_file, certificate, key)
 
 
 def _password_in(path: Path) -> str:
