@@ -52,6 +52,13 @@ class NodeView(Protocol):
     def etcd(self) -> str:
         """The state of the store: ok, unreachable, outdated."""
 
+    @property
+    def is_serving(self) -> bool:
+        """True if requests run here: on a replica, reads."""
+
+    def count_slots(self) -> tuple[int, int]:
+        """The number of slots in the map, and that of the slots whose nodes do not run."""
+
     def rows(self, session: Session) -> list[NodeRow]:
         """All nodes, by the first slot of their shards, the primaries first."""
 
@@ -257,17 +264,16 @@ def cluster_info(ctx: Context[ClusterHost], args: Args) -> object:
     """Returns information about the state of a node.
 
     The reply is text with lines `name:value`. `cluster_state` is ok while this node serves its
-    slots; `cluster_slots_fail` counts the slots of nodes that have failed. `cluster_lease_ms`
-    is the time for which the lease of this node lasts, `cluster_etcd` is ok, unreachable, or
-    outdated (it was restored from a backup). On one machine there is neither a lease (0) nor etcd
-    (ok).
+    slots (a replica: reads), and fail while it refuses requests with `CLUSTERDOWN The cluster is
+    down`; `cluster_slots_fail` counts the slots of nodes that have failed. `cluster_lease_ms` is
+    the time for which the lease of this node lasts, `cluster_etcd` is ok, unreachable, or outdated
+    (it was restored from a backup). On one machine there is neither a lease (0) nor etcd (ok).
     """
     node = _node(ctx)
     rows = node.rows(ctx.session)
-    assigned = sum(row.slot_count for row in rows)
-    failed = sum(row.slot_count for row in rows if row.health == "failed")
+    assigned, failed = node.count_slots()
     fields: dict[str, object] = {
-        "state": "ok",
+        "state": "ok" if node.is_serving else "fail",
         "slots_assigned": assigned,
         "slots_ok": assigned - failed,
         "slots_pfail": 0,

@@ -31,7 +31,3 @@ class NodeRow(NamedTuple):
     offset: int
     primary: str = ""
     zone: str = ""
-
-    @property
-    def slot_count(self) -> int:
-        return sum(last - first + 1 for first, last in self.ranges)

@@ -294,6 +294,22 @@ class MemberNode:
                 counts[self._health(node)] += 1
         return counts
 
+    @property
+    def is_serving(self) -> bool:
+        """True if requests run here: on a replica, reads."""
+        terms = None if self.service is None else self.service.terms
+        return terms is not None and not terms.is_down
+
+    def count_slots(self) -> tuple[int, int]:
+        """The number of slots in the map, and that of the slots whose nodes do not run."""
+        count = failed = 0
+        for first, last, shard in self._view.map.ranges if self._view else ():
+            count += last - first + 1
+            primary = self._primary_of(shard)
+            if primary is None or self._health(primary) == FAILED:
+                failed += last - first + 1
+        return count, failed
+
     def _health(self, node: str) -> str:
         if node == self.id:
             return LOADING if self._is_loading() else ONLINE

@@ -15,7 +15,7 @@ from millstream.commands.later.node_row import NodeRow
 from millstream.commands.runtime.context import Session
 from millstream.errors import CommandError, StartError
 from millstream.server.cluster.relay import Deliver, Relay, Sender
-from millstream.server.cluster.slot_map import Shard, SlotMap, read_map
+from millstream.server.cluster.slot_map import Shard, SlotMap, read_map, slot_count
 from millstream.server.cluster.states import FAILED, LOADING, ONLINE, MemberFigures, NodeState
 from millstream.server.config.cluster_directives import BY_HOSTNAME, BY_IP, MAP_NAME
 from millstream.server.config.directives import Config
@@ -98,6 +98,10 @@ class ClusterNode:
                     "server's directory with `millstream cluster split`"
                 )
 
+    @property
+    def is_serving(self) -> bool:
+        return not self._is_loading()
+
     # The other nodes
 
     def start(self, deliver: Deliver, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
@@ -130,6 +134,12 @@ class ClusterNode:
         for shard in self._map.shards:
             counts[self._state(shard).health] += 1
         return counts
+
+    def count_slots(self) -> tuple[int, int]:
+        """The number of slots in the map, and that of the slots whose nodes do not run."""
+        shards = self._map.shards
+        failed = (one for one in shards if self._state(one).health == FAILED)
+        return slot_count(shards), slot_count(failed)
 
     def _state(self, shard: Shard) -> NodeState:
         if shard is self._shard:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,6 +86,10 @@ def even_ranges(count: int) -> list[tuple[int, int]]:
 def last_slot(number: int, count: int) -> int:
     """The last slot of shard `number`, from 0, of `count` shards."""
     return (2 * CLUSTER_SLOTS * (number + 1) - count) // (2 * count)
+
+
+def slot_count(shards: Iterable[Shard]) -> int:
+    return sum(1 for shard in shards for _ in shard.slots())
 
 
 def new_id() -> str:

@@ -324,6 +324,8 @@ OWN_FAMILIES = (
            "the one for the link to a primary, expires (`directive`); absent without TLS"),
     Family("millstream_cluster_epoch", GAUGE,
            "The epoch of the map of slots; absent outside a cluster, as are the following"),
+    Family("millstream_cluster_state", GAUGE,
+           "1 if this node serves its slots (a replica: reads), as cluster_state in CLUSTER INFO"),
     Family("millstream_cluster_term", GAUGE, "The term of this node's shard"),
     Family("millstream_cluster_nodes", GAUGE, "Nodes by their `health`"),
     Family("millstream_cluster_redirects_total", COUNTER,

@@ -69,6 +69,10 @@ class NodeFigures(Protocol):
         """The number of messages of PUBLISH that were not sent to another node."""
 
     @property
+    def is_serving(self) -> bool:
+        """True if requests run here: on a replica, reads."""
+
+    @property
     def figures(self) -> MemberFigures | None:
         """Those of a node whose cluster has its map in etcd."""
 
@@ -263,6 +267,7 @@ def _own_lines(sources: Sources, lines: Lines) -> None:
 
 def _cluster_lines(node: NodeFigures, lines: Lines) -> None:
     _add(lines, "millstream_cluster_epoch", node.epoch)
+    _add(lines, "millstream_cluster_state", int(node.is_serving))
     _add(lines, "millstream_cluster_term", node.term)
     _add(lines, "millstream_cluster_relay_dropped_total", node.dropped_messages)
     for health, count in node.count_nodes().items():

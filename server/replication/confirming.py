@@ -94,8 +94,9 @@ class MemberHold:
 class Confirming:
     """`durable`: the number of other members that must have a frame; None: no order has arrived.
     `is_leading`: this server is the primary of a term, whose first frame is written. `lease_ms` is
-    a clock that also runs while the machine is suspended. `serves_reads`: only these, because this
-    primary has its lease, and members that do not acknowledge."""
+    a clock that also runs while the machine is suspended. `is_down`: requests are refused, but
+    not reads if `serves_reads`, because this primary has its lease, and members that do not
+    acknowledge."""
 
     machine: Machine
     persistence: Persistence
@@ -110,7 +111,7 @@ class Confirming:
     is_leading: bool = field(default=False, init=False)
     requires_lease: bool = field(default=False, init=False)  # also without other members
     serves_reads: bool = field(default=False, init=False)
-    _is_down: bool = field(default=False, init=False)  # as the log says
+    is_down: bool = field(default=False, init=False)
     _told_seq: int = field(default=0, init=False)  # the last confirmed frame of the primary
     _stored_ms: int = field(default=0, init=False)  # when the journal of a primary last worked
 
@@ -155,7 +156,7 @@ class Confirming:
         if self.durable == 0:
             self.update()
             self.executor.outbox.durable(self.persistence.commits.durable_seq)
-        elif self._is_down:
+        elif self.is_down:
             self.update()
 
     # What may be confirmed
@@ -236,8 +237,8 @@ class Confirming:
         stale = None if self.serves_reads else refusal
         admission.set_role(refusal if self.is_leading else READONLY, stale)
         admission.set_lack_of_replicas(None)
-        if (is_down, self.serves_reads) != (self._is_down, before[1]):
-            self._is_down = is_down
+        if (is_down, self.serves_reads) != (self.is_down, before[1]):
+            self.is_down = is_down
             self._report()
         if self.is_leading and self.durable:
             self._release()  # the journal here may have been the last disk
@@ -259,7 +260,7 @@ class Confirming:
         return self.lease if self.is_leading and self._needs_lease else None
 
     def _report(self) -> None:
-        if self.is_leading and self._is_down:
+        if self.is_leading and self.is_down:
             log.warning(
                 "%s are refused with CLUSTERDOWN: this server may not confirm (members that must"
                 " acknowledge: %d, that do: %d)",
@@ -277,7 +278,7 @@ class Confirming:
         if self.durable:
             self._look_at_members()
             self._release()
-        if self._is_down:
+        if self.is_down:
             self.update()
 
     def _release(self) -> None:

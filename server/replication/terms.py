@@ -136,6 +136,11 @@ class Terms:
         name, term = self._histories.line_at(seq)
         return LastFrame(term, name, seq)
 
+    @property
+    def is_down(self) -> bool:
+        """True while requests are refused: on a primary, perhaps only writes."""
+        return self.confirming.is_down
+
     def confirming_members(self) -> int:
         """The number of other members with a recent acknowledgement in this term."""
         return self.confirming.members if self.is_leading else 0

@@ -25,6 +25,7 @@ def test_a_primary_confirms_until_its_lease_ends(tmp_path: Path) -> None:
             10.0,
         )
         assert not isinstance(ask(primary, "XADD", "s", "*", "n", "2"), bytes)
+        assert b"cluster_state:fail" in ask(primary, "CLUSTER", "INFO")
     finally:
         shard.kill()
         etcd.kill()

@@ -27,7 +27,9 @@ _numbers = count(1)
 
 
 class MemberServers:
-    """The servers of one shard, each on a machine of its own if there are any."""
+    """The servers of one shard, each on a machine of its own if there are any. `shards` are those
+    of the cluster; `neighbour`: this is the second shard of that one's cluster. The key `probe` is
+    one of the shard."""
 
     def __init__(
         self,
@@ -37,24 +39,30 @@ class MemberServers:
         durable: int = 1,
         machines: Sequence[Machine] = (),
         given: Mapping[str, str] | None = None,
+        shards: int = 1,
+        neighbour: MemberServers | None = None,
     ) -> None:
-        self.settings = StoreSettings(f"members{next(_numbers)}", etcd.urls)
-        asyncio.run(create(open_store(self.settings), 1, size, durable))
+        if neighbour is None:
+            self.settings = StoreSettings(f"members{next(_numbers)}", etcd.urls)
+            asyncio.run(create(open_store(self.settings), shards, size, durable))
+        else:
+            self.settings = neighbour.settings
+        self.shard, self.probe = ("s1", "probe") if neighbour is None else ("s2", "a")
         directives = {
             "cluster-name": self.settings.name,
             "cluster-etcd": etcd.urls,
-            "cluster-shard": "s1",
+            "cluster-shard": self.shard,
             "cluster-lease": "3",
             "cluster-node-timeout": str(NODE_TIMEOUT_MS),
             **(given or {}),
         }
         self.servers = [
-            Server(folder / f"n{number}", directives | {"cluster-zone": f"z{number}"})
+            Server(folder / f"{self.shard}-n{number}", directives | {"cluster-zone": f"z{number}"})
             for number in range(size)
         ]
         for number, machine in enumerate(machines):
             directives |= {"bind": machine.address, "protected-mode": "no"}
-            server = Server(folder / f"n{number}", directives, wrapper=machine.wrapper)
+            server = Server(folder / f"{self.shard}-n{number}", directives, wrapper=machine.wrapper)
             server.host = machine.address
             self.servers[number] = server
 
@@ -79,12 +87,12 @@ class MemberServers:
         """Change the members with this command of `millstream cluster`."""
         where = ["--name", self.settings.name, "--etcd", self.settings.urls]
         done = CliRunner().invoke(main, ["cluster", *words, *where])
-        assert (done.exit_code, done.output) == (0, "shard s1 has its new members\n")
+        assert (done.exit_code, done.output) == (0, f"shard {self.shard} has its new members\n")
 
     def primary(self) -> Server | None:
         """The server that serves as the primary."""
         for server in self.servers:
-            if server.is_alive() and ask(server, "SET", "probe", "1") == Simple("OK"):
+            if server.is_alive() and ask(server, "SET", self.probe, "1") == Simple("OK"):
                 return server
         return None
 
