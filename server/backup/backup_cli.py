@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -281,13 +281,27 @@ def _check(disk: SystemDisk, level: str) -> Report:
 
 
 def _from_server(options: Options, disk: SystemDisk) -> tuple[Copied, dict[str, Any]]:
+    copied, facts = copy_of_server(options.url, options.timeout_s, disk, options.words)
+    return copied, {**facts, **options.shown}
+
+
+def copy_of_server(
+    url: str,
+    timeout_s: float,
+    disk: SystemDisk,
+    words: Sequence[str | bytes] = (),
+    check: Callable[[ToolConnection], object] = lambda server: None,
+) -> tuple[Copied, dict[str, Any]]:
+    """Write a copy of the data of a server, which `check` may refuse. `words` follow BACKUP.
+    Failure if that is impossible."""
     try:
-        server = ToolConnection(options.url, options.timeout_s)
+        server = ToolConnection(url, timeout_s)
     except ToolError as error:
         raise Failure(Outcome.REFUSED, error.message) from None
     with closing(server):
         try:
-            received = server.stream("BACKUP", *options.words)
+            check(server)
+            received = server.stream("BACKUP", *words)
             copied = copy_from_server(received, disk, lambda done, total: None)
         except Refused as error:
             raise Failure(Outcome.REFUSED, f"{server.name}: {_refusal(str(error))}") from None
@@ -304,7 +318,6 @@ def _from_server(options: Options, disk: SystemDisk) -> tuple[Copied, dict[str, 
         "history": answer.history,
         "time": _time_of(answer.wall_ms),
         "time_ms": answer.wall_ms,
-        **options.shown,
     }
 
 

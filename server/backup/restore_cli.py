@@ -105,7 +105,7 @@ def _require_no_option_of_a_stream() -> None:
 
 def _restore_all(source: Path, directory: Path, *, as_json: bool) -> None:
     require_outside(source, directory)
-    keys, entries = _read(
+    keys, entries = read_checked(
         source, lambda _, report: (report.total_keys, report.total_entries), load=True
     )
     facts = write_copy(
@@ -123,7 +123,7 @@ def _restore_stream(source: Path, options: Options) -> None:
     begun_s = time.monotonic()
     key = os.fsencode(options.stream)
     new_key = key if options.new_key is None else os.fsencode(options.new_key)
-    stream = _read(
+    stream = read_checked(
         source, lambda disk, _: BackedUpStream(disk, options.db, key, _now_ms()), load=False
     )
     if options.without_policy:
@@ -150,7 +150,7 @@ def _restore_stream(source: Path, options: Options) -> None:
         click.echo(f"{server}: {shown}, {counted(entries, 'entry')}, {seconds:.1f} seconds")
 
 
-def _read(source: Path, read: Callable[[SystemDisk, Report], T], *, load: bool) -> T:
+def read_checked(source: Path, read: Callable[[SystemDisk, Report], T], *, load: bool) -> T:
     """Check a backup, and read it. Failure if it is damaged, or cannot be read."""
     disk = SystemDisk(source)
     try:

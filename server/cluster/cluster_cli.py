@@ -12,6 +12,7 @@ import click
 from millstream.cli_error import CliError
 from millstream.errors import DataError, StartError, counted
 from millstream.seconds import Seconds
+from millstream.server.cluster.cluster_backup_cli import backup, restore
 from millstream.server.cluster.slot_map import read_map
 from millstream.server.cluster.store.records import MEMBERS_MAX, ShardChange
 from millstream.server.cluster.store.store_opening import StoreSettings
@@ -209,6 +210,10 @@ def _reshape(change: ShardChange, shard: str, timeout_s: float, settings: dict[s
         StoreSettings(**settings), lambda store: reshape(store, change, shard, timeout_s)
     )
     click.echo(f"shard {name} has its new members")
+
+
+cluster.add_command(backup)
+cluster.add_command(restore)
 
 
 @cluster.command()

@@ -19,13 +19,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from millstream.errors import DataError
+from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.repair.backup_description import DESCRIPTION, directory_id
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import NAME, is_ours
 
 PARTIAL = ".partial"
+CLUSTER_BACKUP = "cluster-backup.json"  # the description of a backup of a cluster
+USERS_NAME = "users.acl"
 _MODE = 0o700  # a copy has all data, and the files of a server can be read by all users
 _OF_EVERY_COPY = {NAME, "lock", DESCRIPTION, DESCRIPTION + ".tmp"}
+_OF_CLUSTERS = {CLUSTER_BACKUP, MAP_NAME, USERS_NAME}  # files next to the folders of copies
 _OF_EVERY_DISK = {"lost+found"}
 
 
@@ -111,7 +115,7 @@ class Destination:
         if before is None or self._in_place:
             return
         with contextlib.suppress(PermissionError):
-            for path in (self.folder, *self.folder.iterdir()):
+            for path in (self.folder, *self.folder.rglob("*")):
                 os.chown(path, before.st_uid, before.st_gid)
             self.folder.chmod(stat.S_IMODE(before.st_mode))
 
@@ -128,9 +132,11 @@ class Destination:
         """Remove the files of a copy that is not complete."""
         with contextlib.suppress(OSError):
             if self._in_place:
-                for name in self.disk.names():
-                    if is_ours(name) or name in _OF_EVERY_COPY:
-                        self.disk.remove(name)
+                for path in self.folder.iterdir():
+                    if path.is_dir() and _is_of_a_copy(path):
+                        shutil.rmtree(path)
+                    elif _is_of_a_copy(path):
+                        path.unlink()
             else:
                 shutil.rmtree(self.folder)
         self.disk.unlock()
@@ -176,7 +182,7 @@ def remove_partial(folder: Path) -> None:
     disk = SystemDisk(folder)
     try:
         disk.lock_for("or choose another destination", alone=True)
-        foreign = [name for name in _names(folder) if not _is_of_a_copy(name)]
+        foreign = [path for path in folder.iterdir() if not _is_of_a_copy(path)]
         if folder.is_symlink() or foreign:
             raise Unusable(f"{folder} is not the rest of a copy; move it away")
         shutil.rmtree(folder)
@@ -188,9 +194,8 @@ def remove_partial(folder: Path) -> None:
         disk.unlock()
 
 
-def _names(folder: Path) -> Iterator[str]:
-    return iter(os.listdir(folder))
-
-
-def _is_of_a_copy(name: str) -> bool:
-    return is_ours(name) or name in _OF_EVERY_COPY
+def _is_of_a_copy(path: Path) -> bool:
+    """True for a file of a copy, and for the folder of one in a copy of a cluster."""
+    if path.is_dir() and not path.is_symlink():
+        return path.name not in _OF_EVERY_DISK and all(map(_is_of_a_copy, path.iterdir()))
+    return is_ours(path.name) or path.name in _OF_EVERY_COPY | _OF_CLUSTERS

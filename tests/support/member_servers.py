@@ -41,12 +41,16 @@ class MemberServers:
         given: Mapping[str, str] | None = None,
         shards: int = 1,
         neighbour: MemberServers | None = None,
+        restored: str = "",
     ) -> None:
+        """`restored` names a cluster that is there: its nodes have the data in `folder`."""
         if neighbour is None:
-            self.settings = StoreSettings(f"members{next(_numbers)}", etcd.urls)
-            asyncio.run(create(open_store(self.settings), shards, size, durable))
+            name = restored or f"members{next(_numbers)}"
+            self.settings = StoreSettings(name, etcd.urls)
         else:
             self.settings = neighbour.settings
+        if neighbour is None and not restored:
+            asyncio.run(create(open_store(self.settings), shards, size, durable))
         self.shard, self.probe = ("s1", "probe") if neighbour is None else ("s2", "a")
         directives = {
             "cluster-name": self.settings.name,
@@ -56,9 +60,10 @@ class MemberServers:
             "cluster-node-timeout": str(NODE_TIMEOUT_MS),
             **(given or {}),
         }
+        names = [f"s1-{n + 1}" if restored else f"{self.shard}-n{n}" for n in range(size)]
         self.servers = [
-            Server(folder / f"{self.shard}-n{number}", directives | {"cluster-zone": f"z{number}"})
-            for number in range(size)
+            Server(folder / name, directives | {"cluster-zone": f"z{number}"})
+            for number, name in enumerate(names)
         ]
         for number, machine in enumerate(machines):
             directives |= {"bind": machine.address, "protected-mode": "no"}

@@ -10,6 +10,7 @@
 | `secret` | no record: the text with which nodes log in at each other |
 | `election/s1` | Holder: a candidate; bound to its lease |
 | `change/s1` | ShardChange: an order to the primary; bound to the lease of who gives it |
+| `lock/backup` | no record: a backup is made, and no slot is handed over; bound to its lease |
 | `users` | no record: the lines of an aclfile |
 
 Unknown fields are ignored, so that later versions can add some.
@@ -28,7 +29,9 @@ from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
 VERSION = 1
 CONFIG, MAP, USERS, SECRET = "config", "map", "users", "secret"
 SHARD, LEASE, NODE, ELECTION = "shard/", "lease/", "node/", "election/"
-CHANGE = "change/"
+CHANGE, MOVE = "change/", "move/"
+LOCK = "lock/"
+BACKUP_LOCK = LOCK + "backup"
 TERM_MAX = (1 << 63) - 1
 MEMBERS_MAX = 16
 TEXT_MAX = 300  # letters

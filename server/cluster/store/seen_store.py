@@ -20,6 +20,7 @@ from typing import Any
 from millstream.server.cluster.store.records import (
     ELECTION,
     LEASE,
+    LOCK,
     NODE,
     SHARD,
     RecordError,
@@ -33,7 +34,7 @@ log = logging.getLogger("millstream.cluster")
 
 NAME = "etcd.json"
 _VERSION = 1
-_PASSING = (LEASE, ELECTION)
+_PASSING = (LEASE, ELECTION, LOCK)
 
 
 class SeenStore:
