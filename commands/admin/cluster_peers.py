@@ -1,13 +1,13 @@
-"""CLUSTER PEER and PROMISE: what the nodes of a cluster on many machines ask each other.
+"""CLUSTER PEER, PROMISE and RELAY: what the nodes of a cluster on many machines ask each other.
 
-A connection of a node begins with PEER and the secret of the cluster. For others, PROMISE is an
-unknown subcommand.
+A connection of a node begins with PEER and the secret of the cluster. For others, PROMISE and RELAY
+are unknown subcommands.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from millstream.commands.admin.cluster import cluster_command
 from millstream.commands.admin.replication import FrameWaits, PositionWait
@@ -16,6 +16,9 @@ from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import OK, Wait
 from millstream.commands.table.containers import unknown_subcommand
 from millstream.errors import SYNTAX, CommandError
+
+if TYPE_CHECKING:
+    from millstream.commands.admin.pubsub import Subscriptions
 
 TERM_MAX = 2**63 - 1
 
@@ -38,6 +41,13 @@ class Reason(StrEnum):
     SILENCE = "SILENCE"
     FAILOVER = "FAILOVER"
     FORCE = "FORCE"
+
+
+class MessageKind(StrEnum):
+    """The command with which a message was published: to a channel, or to a shard channel."""
+
+    CHANNEL = "PUBLISH"
+    SHARD = "SPUBLISH"
 
 
 class PromiseRequest(NamedTuple):
@@ -81,6 +91,8 @@ class PeersHost(Protocol):
     def waits(self) -> FrameWaits: ...
     @property
     def cluster(self) -> PeersNode | None: ...
+    @property
+    def pubsub(self) -> Subscriptions: ...
 
 
 def _peers(ctx: Context[PeersHost], args: Args) -> Peers:
@@ -89,6 +101,14 @@ def _peers(ctx: Context[PeersHost], args: Args) -> Peers:
     if node is None or node.peers is None:
         raise unknown_subcommand("CLUSTER", args[1])
     return node.peers
+
+
+def _peers_of_node(ctx: Context[PeersHost], args: Args) -> Peers:
+    """CommandError, as for an unknown subcommand, also if the client is no node."""
+    peers = _peers(ctx, args)
+    if not peers.knows(ctx.session):
+        raise unknown_subcommand("CLUSTER", args[1])
+    return peers
 
 
 @cluster_command("PEER secret:string", "admin noscript loading dataless no_auth no_multi")
@@ -132,9 +152,7 @@ def cluster_promise(ctx: Context[PeersHost], args: Args) -> object:
     frame on the disk: the term of its line of history (0: none), the ID of that line, and the
     number.
     """
-    peers = _peers(ctx, args)
-    if not peers.knows(ctx.session):
-        raise unknown_subcommand("CLUSTER", args[1])
+    peers = _peers_of_node(ctx, args)
     shard, term = args.take(), args.take_int()
     candidate, word, node = (args.take().decode("latin-1") for _ in range(3))
     if not 0 < term <= TERM_MAX:
@@ -149,3 +167,24 @@ def cluster_promise(ctx: Context[PeersHost], args: Args) -> object:
         return waiting.timeout_reply(ctx)
     ctx.server.waits.add(waiting)
     return Wait(waiting, 0)
+
+
+@cluster_command(
+    "RELAY kind:string channel:string message:string",
+    "admin noscript loading dataless no_auth no_multi",
+)
+def cluster_relay(ctx: Context[PeersHost], args: Args) -> object:
+    """An internal command between the nodes of a cluster.
+
+    A message that was published at another node, for the subscribers of this one. The kind is
+    PUBLISH, or SPUBLISH for a shard channel. The reply is the number of clients that received the
+    message."""
+    _peers_of_node(ctx, args)
+    word, channel, message = args.take(), args.take(), args.take()
+    try:
+        kind = MessageKind(word.decode("latin-1"))
+    except ValueError:
+        raise CommandError(SYNTAX) from None
+    if kind is MessageKind.SHARD:
+        return ctx.server.pubsub.publish_shard(channel, message)
+    return ctx.server.pubsub.publish(channel, message)

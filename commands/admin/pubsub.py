@@ -56,7 +56,7 @@ if TYPE_CHECKING:
             """Passes a message to the subscribers at replicas."""
 
     class OtherNodes(Protocol):
-        def publish(self, channel: bytes, message: bytes) -> None:
+        def publish(self, channel: bytes, message: bytes, *, is_shard: bool = False) -> None:
             """Passes a message to the subscribers of the other nodes of a cluster."""
 
     class PubSubHost(Protocol):
@@ -257,6 +257,8 @@ def spublish(ctx: Context[PubSubHost], args: Args) -> object:
     Subscribers on replicas get messages of up to 256 KB, unless the replica is slow.
     """
     channel, message = args.take(), args.take()
+    if ctx.server.cluster is not None:
+        ctx.server.cluster.publish(channel, message, is_shard=True)
     ctx.server.replication.publish(channel, message, is_shard=True)
     return ctx.server.pubsub.publish_shard(channel, message)
 

@@ -23,7 +23,9 @@ from millstream.commands.runtime.context import Session
 from millstream.errors import CommandError, StartError
 from millstream.server.clients import Clients
 from millstream.server.cluster.cluster_view import ClusterView
+from millstream.server.cluster.member_actions import Address
 from millstream.server.cluster.member_handover import MemberHandover
+from millstream.server.cluster.member_relay import MemberRelay
 from millstream.server.cluster.member_service import MemberService, MemberSettings, steady_ms
 from millstream.server.cluster.membership import Part
 from millstream.server.cluster.node import (
@@ -100,7 +102,7 @@ class MemberNode:
         self.service: MemberService | None = None
         self.peers: Peers | None = None
         self.users: StoredUsers | None = None
-        self.dropped_messages = 0
+        self.relay: MemberRelay | None = None
         self._store = store
         self._server: MemberServer | None = None
         self._config = config
@@ -109,6 +111,9 @@ class MemberNode:
         self._owners: list[str] = [""] * CLUSTER_SLOTS  # the names of shards
         self._map: SlotRanges | None = None  # that of `_owners`
         self._served: str | None = None  # the shard whose primary this node is
+        self._relayed: tuple[ClusterView, str] | None = (
+            None  # the view that `relay` knows, and the own shard
+        )
 
     # Life
 
@@ -118,8 +123,14 @@ class MemberNode:
     def note_states(self, states: dict[int, NodeState]) -> None:
         """There is no supervisor."""
 
-    def publish(self, channel: bytes, message: bytes) -> None:
-        """Messages reach the replicas of this node, with its frames, and no other shard."""
+    def publish(self, channel: bytes, message: bytes, *, is_shard: bool = False) -> None:
+        """Send a message to the subscribers of the other nodes."""
+        if self.relay is not None:
+            self.relay.publish(channel, message, is_shard=is_shard, is_primary=self.is_primary)
+
+    @property
+    def dropped_messages(self) -> int:
+        return 0 if self.relay is None else self.relay.dropped
 
     def join(self, server: MemberServer) -> None:
         """Give the replication of this server terms. It waits for orders from its start on."""
@@ -131,8 +142,9 @@ class MemberNode:
 
     def start(self, deliver: Deliver, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
         """The data is loaded, and the replication starts before the loop runs anything else.
-        StartError if the address of this server is not known. There is no relay to other machines,
-        so `deliver` and `sender` are not used."""
+        StartError if the address of this server is not known. CLUSTER RELAY delivers the messages
+        of other nodes, so `deliver` is not used. `sender` passes those for them through the
+        outbox."""
         server = self._server
         assert server is not None
         assert server.replication.terms is not None
@@ -141,7 +153,8 @@ class MemberNode:
         handover = MemberHandover(
             terms, server.persistence, server.executor, loop.call_later, steady_ms
         )
-        asker = Asker(self._secret, partial(make_link_context, config))
+        make_context = partial(make_link_context, config)
+        asker = Asker(self._secret, make_context)
         settings = MemberSettings(
             announced_record(config, server.listeners.port),
             config.cluster.shard,
@@ -154,6 +167,7 @@ class MemberNode:
             self.id, terms, self._store, asker, handover, settings, self.note_change, seen=seen
         )
         self.peers = Peers(self._secret, self.service.check, terms)
+        self.relay = MemberRelay(self._secret, make_context, sender, loop)
         assert self.users is not None
         self.service.on_contents = self.users.take
         self.service.start()
@@ -161,6 +175,8 @@ class MemberNode:
     def stop(self) -> None:
         if self.service is not None:
             self.service.stop()
+        if self.relay is not None:
+            self.relay.close()
         if self.users is not None:
             self.users.stop()
 
@@ -221,6 +237,9 @@ class MemberNode:
         view, served = self._view, self.shard if self.is_primary else None
         if view is None:
             return
+        if self.relay is not None and (view, self.shard) != self._relayed:
+            self._relayed = view, self.shard
+            self.relay.set_nodes(*self._other_nodes(view))
         is_same_map = view.map == self._map
         is_same = is_same_map and served == self._served
         self._map, self._served = view.map, served
@@ -231,6 +250,17 @@ class MemberNode:
             self._owners = owners
         if not is_same:
             self.slots.own(slot for slot, shard in enumerate(self._owners) if shard == served)
+
+    def _other_nodes(self, view: ClusterView) -> tuple[dict[str, Address], dict[str, Address]]:
+        """The addresses of the other members of the own shard, and those of all other shards."""
+        assert self.service is not None
+        found: tuple[dict[str, Address], dict[str, Address]] = {}, {}
+        for name, shard in view.shards.items():
+            for node in shard.record.members:
+                address = None if node == self.id else self.service.member.address_of(node)
+                if address is not None:
+                    found[name != self.shard][node] = address
+        return found
 
     # Slots
 

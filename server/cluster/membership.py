@@ -301,7 +301,7 @@ class Member:
         standing = self.data.standing()
         return 0 if standing is None else standing.term
 
-    def _address_of(self, node: str) -> Address | None:
+    def address_of(self, node: str) -> Address | None:
         """The address for links to a node; None if it is not known."""
         record = self.known.get(node)
         if record is None:
@@ -431,7 +431,7 @@ class Member:
         self.actions.append(Lead(record.term, self.ordered_members, record.durable))
 
     def _follow(self, record: ShardRecord, now_ms: int) -> None:
-        address = self._address_of(record.primary)
+        address = self.address_of(record.primary)
         if address is None:
             self._take_rest(now_ms)
             return
@@ -520,7 +520,7 @@ class Member:
         term, found = self._standing_for
         record = found.record
         log.warning("an election of shard %s begins: this node asks for term %d", self.shard, term)
-        addresses = {one: self._address_of(one) or ("", 0) for one in record.members}
+        addresses = {one: self.address_of(one) or ("", 0) for one in record.members}
         needed = needed_promises(record.size, record.durable)
         is_forced = self._reason is Reason.FORCE and record.primary != self.id
         if is_forced and 0 < needed < len(addresses):

@@ -116,9 +116,10 @@ class ClusterNode:
             self.relay.close()
             self.relay = None
 
-    def publish(self, channel: bytes, message: bytes) -> None:
-        """Send a message to the subscribers of the other nodes."""
-        if self.relay is not None:
+    def publish(self, channel: bytes, message: bytes, *, is_shard: bool = False) -> None:
+        """Send a message to the subscribers of the other nodes. Those of a shard channel are here:
+        this node has no replicas."""
+        if self.relay is not None and not is_shard:
             self.relay.publish(channel, message)
 
     @property

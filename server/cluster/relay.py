@@ -1,4 +1,4 @@
-"""PUBLISH for the subscribers of all nodes of one machine.
+"""PUBLISH for the subscribers of all nodes of one machine (of many: `member_relay`).
 
 Each node listens on a Unix socket in its data directory, which only its user can reach. A node that
 has a message connects to the others when it needs them. Messages are not stored: those for a node
@@ -15,7 +15,7 @@ import contextlib
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -99,18 +99,41 @@ class Peer:
         self._begun_bytes = 0
 
 
-class OtherNodes(Client):
-    """The other nodes as a client of the outbox. `waiting_bytes` have not left it."""
+class Way(Protocol):
+    """The connection to another node. `dropped` is the number of messages that were not sent."""
 
-    def __init__(self, send: Callable[[bytes], object], note_lost: Callable[[], object]) -> None:
+    dropped: int
+
+    def send(self, frame: bytes) -> None:
+        """Send a message as a whole, or drop it."""
+
+
+class Outgoing(Client):
+    """Messages for other nodes, as a client of the outbox, which passes them to `ways`. `lost` is
+    the number of those that did not leave it."""
+
+    def __init__(self, sender: Sender, ways: Sequence[Way] = ()) -> None:
         super().__init__(0)
-        self.waiting_bytes = 0
-        self._send = send
-        self._note_lost = note_lost
+        self.ways = ways
+        self.lost = 0
+        self._sender = sender
+        self._waiting_bytes = 0
+        sender.attach(self)
+
+    def add(self, frame: bytes) -> None:
+        """Send a message as soon as it may be seen."""
+        if not self.ways:
+            return
+        if self._waiting_bytes + len(frame) > WAITING_MAX_BYTES:
+            self.lost += len(self.ways)
+            return
+        self._waiting_bytes += len(frame)
+        self._sender.push_encoded(self, frame)
 
     def transmit(self, data: bytes) -> int:
-        self.waiting_bytes -= len(data)
-        self._send(data)
+        self._waiting_bytes -= len(data)
+        for way in self.ways:
+            way.send(data)
         return 0
 
     def transmit_all(self, pieces: list[bytes], size: int) -> int:
@@ -120,9 +143,9 @@ class OtherNodes(Client):
 
     def end(self, after_reply: bool) -> int:
         """The journal has failed: what waits for it is lost."""
-        if self.waiting_bytes:
-            self.waiting_bytes = 0
-            self._note_lost()
+        if self._waiting_bytes:
+            self._waiting_bytes = 0
+            self.lost += len(self.ways)
         return 0
 
 
@@ -138,12 +161,9 @@ class Relay:
         loop: asyncio.AbstractEventLoop,
         sender: Sender,
     ) -> None:
-        self._sender = sender
-        self._others = OtherNodes(self._send, self._note_lost)
-        sender.attach(self._others)
-        self._lost = 0
         self._path = folder / NAME
         self._peers = [Peer(other, loop) for other in others]
+        self._outgoing = Outgoing(sender, self._peers)
         self._deliver = deliver
         self._loop = loop
         self._open: set[socket.socket] = set()
@@ -154,23 +174,11 @@ class Relay:
     @property
     def dropped(self) -> int:
         """The number of messages that were not sent to a node."""
-        return self._lost + sum(peer.dropped for peer in self._peers)
-
-    def _note_lost(self) -> None:
-        self._lost += len(self._peers)
+        return self._outgoing.lost + sum(peer.dropped for peer in self._peers)
 
     def publish(self, channel: bytes, message: bytes) -> None:
         """Send a message to the other nodes as soon as it may be seen."""
-        frame = _SIZES.pack(len(channel), len(message)) + channel + message
-        if self._others.waiting_bytes + len(frame) > WAITING_MAX_BYTES:
-            self._note_lost()
-            return
-        self._others.waiting_bytes += len(frame)
-        self._sender.push_encoded(self._others, frame)
-
-    def _send(self, frame: bytes) -> None:
-        for peer in self._peers:
-            peer.send(frame)
+        self._outgoing.add(_SIZES.pack(len(channel), len(message)) + channel + message)
 
     def _accept(self) -> None:
         try:

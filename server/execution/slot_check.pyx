@@ -20,6 +20,7 @@ from millstream.storage.keyspace.cluster_slots cimport CLUSTER_SLOT_COUNT, clust
 from millstream.commands.table.keyspecs import key_positions
 from millstream.errors import CommandError
 
+SHARD_CHANNELS = frozenset(("spublish", "ssubscribe", "sunsubscribe"))
 CROSSSLOT = "CROSSSLOT Keys in request don't hash to the same slot"
 
 
@@ -147,7 +148,9 @@ cdef class SlotCheck:
 
     cdef int refuse_foreign(self, Client client, Row row, int slot) except -1:
         """Refuse a request for a slot of another node, unless this is a replica of that one and may serve the
-        request."""
+        request: any request about shard channels, as in Redis."""
+        if row.name in SHARD_CHANNELS and self.node.owns(slot):
+            return 0
         if not row.writes and self.node.may_read(client, slot):
             return 0
         row.rejected += 1

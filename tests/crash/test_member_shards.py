@@ -1,9 +1,10 @@
-"""Two shards of real servers: what each node says of its own shard and of the other one."""
+"""Two shards of real servers: what each node says of its own shard and of the other one, and the
+messages of PUBLISH between them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 from tests.support.client import RawClient
@@ -19,10 +20,11 @@ OK = Simple("OK")
 Shards = tuple[MemberServers, MemberServers]
 
 
-@pytest.fixture
-def shards(tmp_path: Path, etcd: Etcd) -> Iterator[Shards]:
-    one = MemberServers(tmp_path, etcd, size=2, shards=2)
-    two = MemberServers(tmp_path, etcd, size=2, neighbour=one)
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory, etcd: Etcd) -> Iterator[Shards]:
+    folder = tmp_path_factory.mktemp("shards")
+    one = MemberServers(folder, etcd, size=2, shards=2)
+    two = MemberServers(folder, etcd, size=2, neighbour=one)
     for server in (*one.servers, *two.servers):
         server.directives["metrics-port"] = str(free_port())
     try:
@@ -48,6 +50,47 @@ def serves(server: Server) -> float:
     found = value(scrape(int(server.directives["metrics-port"])), "millstream_cluster_state")
     assert found is not None
     return found
+
+
+def test_messages_reach_each_subscriber_once(shards: Shards) -> None:
+    """They are published at each node in turn. Those of a shard channel stay in its shard, whose
+    replicas take and deliver them, too. The last ones are too long for a link of a replica."""
+    one, two = shards
+    servers = [one.wait_for_primary(), *one.servers, two.wait_for_primary(), *two.servers]
+    servers = list(dict.fromkeys(servers))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.port)) for server in servers]
+        readers = [stack.enter_context(RawClient(server.port)) for server in servers]
+        for at, reader in enumerate(readers):
+            channel = b"bar" if at < 2 else b"foo"  # of s1 and of s2
+            assert reader.call("SUBSCRIBE", "news") == [b"subscribe", b"news", 1]
+            assert reader.call("SSUBSCRIBE", channel) == [b"ssubscribe", channel, 1]
+        moved = Error(f"MOVED 5061 127.0.0.1:{servers[0].port}")
+        assert clients[3].call("SPUBLISH", "bar", "m") == moved
+        sent = [b"of %d" % at for at in range(4)] + [b"v" * 300_000]
+        for at, message in enumerate(sent):
+            client = clients[at if at < 4 else 0]
+            assert client.call("PUBLISH", "news", message) == 1
+            for shard, channel in enumerate((b"bar", b"foo")):
+                sender = clients[2 * shard + at % 2 if at < 4 else 2 * shard]
+                assert sender.call("SPUBLISH", channel, message) == 1
+        for at, reader in enumerate(readers):
+            kinds = ((b"message", b"news"), (b"smessage", b"bar" if at < 2 else b"foo"))
+            found = sorted(reader.read() for _ in range(2 * len(sent)))  # type: ignore[type-var]
+            assert found == [[*kind, text] for kind in kinds for text in sent]
+            assert not reader.has_input()
+        servers[3].kill()
+        wait_until(
+            lambda: clients[0].call("PUBLISH", "news", "lost") and dropped(servers[0]),
+            what="a message that is dropped",
+        )
+        servers[3].launch()
+    two.wait_for_followers()
+
+
+def dropped(server: Server) -> float:
+    series = scrape(int(server.directives["metrics-port"]))
+    return value(series, "millstream_cluster_relay_dropped_total") or 0
 
 
 def test_a_lost_shard_does_not_stop_the_other(shards: Shards) -> None:
