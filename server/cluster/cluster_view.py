@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from millstream.server.cluster.store.records import (
+    BACKUP_LOCK,
     CHANGE,
     CONFIG,
     ELECTION,
     LEASE,
     MAP,
+    MOVE,
     NODE,
     SHARD,
     Format,
     Holder,
+    MoveRecord,
     NodeRecord,
     RecordError,
     ShardChange,
@@ -24,7 +27,7 @@ from millstream.server.cluster.store.records import (
 )
 from millstream.server.cluster.store.store import Contents
 
-Record = TypeVar("Record", Holder, NodeRecord, ShardChange, ShardRecord)
+Record = TypeVar("Record", Holder, MoveRecord, NodeRecord, ShardChange, ShardRecord)
 
 
 class Found(NamedTuple, Generic[Record]):
@@ -36,8 +39,9 @@ class Found(NamedTuple, Generic[Record]):
 
 
 class ClusterView(NamedTuple):
-    """The records by the names of shards, and by the IDs of nodes. `holders`: the leases of the
-    primaries; `candidates`: the elections; `changes`: orders to change the members."""
+    """The records by the names of shards, and by the IDs of nodes and of moves. `holders`: the
+    leases of the primaries; `candidates`: the elections; `changes`: orders to change the members;
+    `map_version`: that of the map; `is_backed_up`: a backup is made at this moment."""
 
     revision: int
     map: SlotRanges
@@ -46,6 +50,9 @@ class ClusterView(NamedTuple):
     holders: Mapping[str, Found[Holder]]
     candidates: Mapping[str, Found[Holder]]
     changes: Mapping[str, Found[ShardChange]]
+    moves: Mapping[str, Found[MoveRecord]]
+    map_version: int
+    is_backed_up: bool
 
     def shard_of(self, node: str) -> str | None:
         """The name of the shard that a node is a member of."""
@@ -74,6 +81,9 @@ def view_of(contents: Contents) -> ClusterView:
         _found(contents, LEASE, Holder),
         _found(contents, ELECTION, Holder),
         _found(contents, CHANGE, ShardChange),
+        _found(contents, MOVE, MoveRecord),
+        values[MAP].version,
+        BACKUP_LOCK in values,
     )
 
 

@@ -24,6 +24,7 @@ class Purpose(Enum):
     STAND = auto()  # this member is a candidate
     CHOOSE = auto()  # the election is over: the new primary
     RESHAPE = auto()  # the members change
+    MOVE = auto()  # a step of a move of slots
     GIVE_UP = auto()  # the election is over: there is none
 
 

@@ -49,6 +49,7 @@ from millstream.server.cluster.member_actions import (
 )
 from millstream.server.cluster.member_lease import MemberLease
 from millstream.server.cluster.reshaping import Reshaping
+from millstream.server.cluster.slot_moves.move_judge import MoveJudge
 from millstream.server.cluster.store.records import (
     ELECTION,
     LEASE,
@@ -88,6 +89,7 @@ class Member:
     ended. `is_announced`: the store has had the address of this node. Before, another one may have
     the same ID, so this one takes no part. `seen` is what the store had when this node ran last,
     and `is_recalled`: it is the view now. `is_kept`: what the store has would be seen again.
+    `moves` decides about moves of slots; None: nothing moves.
     """
 
     id: str
@@ -115,6 +117,7 @@ class Member:
         self.known: dict[str, NodeRecord] = {}
         self.followed: Follow | None = None
         self.ordered_members: tuple[str, ...] = ()
+        self.moves: MoveJudge | None = None
         self._reshaping = Reshaping()
         self._changed_ms = 0  # when the term or the part changed
         self._heard_ms = 0  # when the followed primary was heard
@@ -131,9 +134,9 @@ class Member:
     # Events
 
     def take(self, view: ClusterView, now_ms: int) -> None:
-        """The store has these contents now."""
+        """The store has these contents now. `is_kept` is to be set after it."""
         self.is_reachable, self.is_lost = True, False
-        self._is_outdated = False
+        self._is_outdated = self.is_kept = False
         self._note_age(self._is_old(view))
         if not self.is_store_old:
             before = self.record
@@ -353,6 +356,8 @@ class Member:
         if self.may_write and self.is_leading:
             self._hold_lease(self.view)
         self._reshaping.look(self, now_ms)
+        if self.moves is not None:
+            self.moves.look(self, now_ms)
 
     @property
     def may_write(self) -> bool:

@@ -13,11 +13,6 @@ from millstream.storage.capture.captured_keys import (
     captured_stream,
     with_expiry,
 )
-from millstream.storage.capture.present_captures import (
-    add_capture,
-    present_captures,
-    remove_capture,
-)
 from millstream.storage.capture.small_streams import SmallStreams
 from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.key_slots import SLOTS
@@ -31,15 +26,17 @@ _OTHER_KEY_COST = 8
 
 
 class Capture:
-    """A capture of all keys in progress; a keyspace has at most one. `looked_at` counts the keys
-    and slots that `step` has read, for tests."""
+    """A capture in progress; a keyspace has at most one. `looked_at` counts the keys and slots that
+    `step` has read, for tests."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         """Begin a capture of the current keyspace."""
-        if any(isinstance(one, Capture) for one in present_captures(keyspace)):
+        if keyspace.capture is not None:
             raise RuntimeError("a capture is already being taken")
         self.looked_at = 0
         self._keyspace = keyspace
+        keyspace.capture_number += 1
+        self._number = keyspace.capture_number
         for db in keyspace.databases:
             db.settle_all()
         self._databases = [
@@ -54,7 +51,7 @@ class Capture:
         self._db = -1
         self._slot = SLOTS
         self._others: list[bytes] = []  # keys of slots that were read, not captured yet
-        self._number = add_capture(keyspace, self, marks=True)
+        keyspace.capture = self
 
     def before_change(self, database: Database, key: bytes, value: bytes | Stream | None) -> None:
         """Capture a key that will change (value None: it does not exist), unless it was captured
@@ -64,7 +61,7 @@ class Capture:
         if db is None:
             return
         if isinstance(value, Stream):
-            if value.capture_mark < self._number:
+            if value.capture_mark != self._number:
                 self._take_stream(db, key, value, self._early)
             # A string may take the place of this stream.
             self._done[db].add(key)
@@ -132,7 +129,7 @@ class Capture:
         """Capture a key, unless it was captured since its slot was read; returns the cost."""
         value = self._databases[self._db].table.get(key)
         if isinstance(value, Stream):
-            if value.capture_mark < self._number:
+            if value.capture_mark != self._number:
                 return self._take_stream(self._db, key, value, found)
         elif value is not None and key not in self._done[self._db]:
             found.append(self._take_string(self._db, key, value))
@@ -141,4 +138,5 @@ class Capture:
 
     def close(self) -> None:
         """End a complete or cancelled capture."""
-        remove_capture(self._keyspace, self)
+        if self._keyspace.capture is self:
+            self._keyspace.capture = None

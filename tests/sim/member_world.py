@@ -236,11 +236,11 @@ class Replica:
         if self.disk.synced < len(ours):
             self.sync()
 
-    def release(self) -> None:
-        """Confirm what is on enough disks."""
+    def safe(self) -> int:
+        """The number of frames that are on enough disks, as the primary; 0: none of its term."""
         order, run = self.lead_order, self.run
         if order is None or self.disk.promised_term > order.term:
-            return
+            return 0
         counts = sorted(
             (count for node, (count, _) in self.acked.items() if node in order.members),
             reverse=True,
@@ -248,11 +248,14 @@ class Replica:
         safe = self.disk.synced
         if order.durable:
             safe = min(safe, counts[order.durable - 1] if len(counts) >= order.durable else 0)
-        if safe <= self.begun or not run.member.may_confirm(run.now_ms):
-            return
+        return safe if safe > self.begun and run.member.may_confirm(run.now_ms) else 0
+
+    def release(self) -> None:
+        """Confirm what is on enough disks."""
+        safe = self.safe()
         while self.pending and self.pending[0][0] <= safe:
             _, name = self.pending.pop(0)
-            run.world.confirm(name, order.term)
+            self.run.world.confirm(name, self.run.node, self.lead_order.term)  # type: ignore[union-attr]
 
 
 class Run:
@@ -261,10 +264,10 @@ class Run:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.world = node.world
-        self.replica = Replica(self)
+        self.replica = self.make_replica()
         self.member = Member(node.name, self.replica, MemberLease(LEASE_S), NODE_TIMEOUT_MS)
         self.enrollment = Enrollment(
-            self.member, NodeRecord("h", node.port, 0, "", "", "", ""), AUTO
+            self.member, NodeRecord("h", node.port, 0, "", "", "", ""), node.wanted
         )
         if node.disk.seen:
             self.member.seen = view_of(contents_of(1, node.disk.seen))
@@ -274,6 +277,9 @@ class Run:
         self._tick()
         self._read_later()
         self._beat()
+
+    def make_replica(self) -> Replica:
+        return Replica(self)
 
     @property
     def now_ms(self) -> int:
@@ -469,6 +475,7 @@ class Node:
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.name = f"{number}" * 40
+        self.wanted = AUTO  # the shard
         self.port = 7000 + number
         self.disk = Disk()
         self.is_frozen = False
@@ -526,16 +533,18 @@ class World:
         self._number = 0
         self._writes = 0
         self._backup: StoreState | None = None
+        self.make_shards(SlotRanges(1, ((0, 16383, "s1"),)), ["s1"])
+        self.nodes = {node.name: node for node in self.make_nodes()}
+
+    def make_shards(self, slot_map: SlotRanges, names: list[str]) -> None:
+        """Write the records of a new cluster."""
         record = ShardRecord("f" * 40, 0, "", (), self.size, self.durable)
-        self.store.commit(
-            [],
-            [
-                Change(CONFIG, encode(Format(VERSION))),
-                Change(MAP, encode(SlotRanges(1, ((0, 16383, "s1"),)))),
-                Change(SHARD + "s1", encode(record)),
-            ],
-        )
-        self.nodes = {node.name: node for node in (Node(self, i) for i in range(self.size))}
+        changes = [Change(CONFIG, encode(Format(VERSION))), Change(MAP, encode(slot_map))]
+        changes += [Change(SHARD + name, encode(record)) for name in names]
+        self.store.commit([], changes)
+
+    def make_nodes(self) -> list[Node]:
+        return [Node(self, number) for number in range(self.size)]
 
     # Time and network
 
@@ -576,7 +585,7 @@ class World:
 
     # Promises
 
-    def confirm(self, name: str, term: int) -> None:
+    def confirm(self, name: str, by: Node, term: int) -> None:
         begun_ms = self._begun[name]
         for one in reversed(self.confirmed):
             if one.ended_ms < begun_ms:

@@ -10,6 +10,7 @@
 | `secret` | no record: the text with which nodes log in at each other |
 | `election/s1` | Holder: a candidate; bound to its lease |
 | `change/s1` | ShardChange: an order to the primary; bound to the lease of who gives it |
+| `move/ID` | MoveRecord: slots that move to another shard |
 | `lock/backup` | no record: a backup is made, and no slot is handed over; bound to its lease |
 | `users` | no record: the lines of an aclfile |
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from millstream.server.config.store_directives import SHARD_NAME
@@ -35,6 +37,7 @@ BACKUP_LOCK = LOCK + "backup"
 TERM_MAX = (1 << 63) - 1
 MEMBERS_MAX = 16
 TEXT_MAX = 300  # letters
+MOVED_RANGES_MAX = 1024  # of one move
 NODE_ID = re.compile("[0-9a-f]{40}")
 
 
@@ -74,6 +77,37 @@ class ShardChange(NamedTuple):
     remove: str
 
 
+class Step(StrEnum):
+    """The state of a move; the last three are its ends."""
+
+    PLANNED = "planned"
+    COPYING = "copying"
+    HANDING = "handing"
+    MOVED = "moved"
+    DONE = "done"
+    CANCELED = "canceled"
+    FAILED = "failed"
+
+
+class MoveRecord(NamedTuple):
+    """A move of slots, as ranges in order, from one shard to another. `terms` are those of the two
+    shards when its step was written. `reason` says why it has failed, or why its last hand-over
+    has; `retries` counts those that have. Times are those of the clock in ms; 0: not yet."""
+
+    slots: tuple[tuple[int, int], ...]
+    source: str
+    target: str
+    step: Step
+    created_ms: int
+    terms: tuple[int, int] = (0, 0)
+    reason: str = ""
+    retries: int = 0
+    begun_ms: int = 0
+    handed_ms: int = 0
+    moved_ms: int = 0
+    ended_ms: int = 0
+
+
 class Holder(NamedTuple):
     """The primary with the lease, or a candidate, and its term."""
 
@@ -93,10 +127,14 @@ class NodeRecord(NamedTuple):
     shard: str
 
 
-Record = TypeVar("Record", Format, SlotRanges, ShardRecord, ShardChange, Holder, NodeRecord)
+Record = TypeVar(
+    "Record", Format, SlotRanges, ShardRecord, ShardChange, MoveRecord, Holder, NodeRecord
+)
 
 
-def encode(record: Format | SlotRanges | ShardRecord | ShardChange | Holder | NodeRecord) -> bytes:
+def encode(
+    record: Format | SlotRanges | ShardRecord | ShardChange | MoveRecord | Holder | NodeRecord,
+) -> bytes:
     return json.dumps(record._asdict(), separators=(",", ":")).encode()
 
 
@@ -157,6 +195,38 @@ def _change(fields: _Fields) -> ShardChange:
     return ShardChange(*nodes)
 
 
+def _move(fields: _Fields) -> MoveRecord:
+    slots = []
+    after = 0
+    for row in fields.items("slots", MOVED_RANGES_MAX):
+        if not (isinstance(row, list) and list(map(type, row)) == [int, int]):
+            raise fields.wrong("slots")
+        first, last = row
+        if not after <= first <= last < CLUSTER_SLOTS:
+            raise fields.wrong("slots")
+        after = last + 1
+        slots.append((first, last))
+    terms = fields.items("terms", 2)
+    if [type(term) for term in terms] != [int, int] or not slots:
+        raise fields.wrong("terms" if slots else "slots")
+    step = fields.text("step")
+    if step not in list(Step):
+        raise fields.wrong("step")
+    return MoveRecord(
+        tuple(slots),
+        fields.matching("source", SHARD_NAME),
+        fields.matching("target", SHARD_NAME),
+        Step(step),
+        fields.number("created_ms", 0),
+        (terms[0], terms[1]),
+        fields.text("reason"),
+        *(
+            fields.number(name, 0)
+            for name in ("retries", "begun_ms", "handed_ms", "moved_ms", "ended_ms")
+        ),
+    )
+
+
 def _holder(fields: _Fields) -> Holder:
     return Holder(fields.matching("node", NODE_ID), fields.number("term", 0))
 
@@ -175,7 +245,7 @@ def _node(fields: _Fields) -> NodeRecord:
 
 _DECODERS: dict[type, Callable[[_Fields], Any]] = {
     Format: _format, SlotRanges: _slot_ranges, ShardRecord: _shard,
-    ShardChange: _change, Holder: _holder,
+    ShardChange: _change, MoveRecord: _move, Holder: _holder,
     NodeRecord: _node,
 }  # fmt: skip
 

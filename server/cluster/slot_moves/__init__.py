@@ -1,0 +1,1 @@
+"""Slots that move from one shard to another while clients write."""

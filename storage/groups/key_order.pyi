@@ -1,1 +1,0 @@
-SAVED_SIZE: int

@@ -1,0 +1,258 @@
+"""Slots move between shards while everything fails: nothing is lost, and no slot has two owners."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.sim import move_world
+from tests.sim.member_world import NODE_TIMEOUT_MS
+from tests.sim.move_world import MoveNode, MoveReplica, MoveWorld, play
+from tests.sim.promises import BrokenPromise
+from tests.support.effort import examples
+
+from millstream.server.cluster.cluster_view import Found
+from millstream.server.cluster.member_actions import ReadAgain
+from millstream.server.cluster.slot_moves import move_judge
+from millstream.server.cluster.slot_moves.move_data import Copied
+from millstream.server.cluster.slot_moves.move_judge import MoveJudge, canceled
+from millstream.server.cluster.store.records import BACKUP_LOCK, MOVE, MoveRecord, Step, encode
+from millstream.server.cluster.store.store import Change, Compare
+
+STEPS = 150
+EVENTS = {"LEAVE", "STAY", "OWN", "DROP", "cancels", Step.DONE, Step.CANCELED}
+KINDS = {"crash", "freeze", "stand", "cut", "no-store"}
+
+
+def test_moves_lose_nothing_and_give_a_slot_one_owner() -> None:
+    events: set[str] = set()
+    for seed in range(examples(12)):
+        events |= play(seed, STEPS).keys()
+    assert EVENTS - events == set()
+    assert {kind.partition("-")[2] for kind in events if kind.startswith("copying-")} == KINDS
+
+
+def begun(size: tuple[int, int] = (1, 0)) -> MoveWorld:
+    """A cluster that works, with a write in each shard."""
+    world = MoveWorld(1, size=size)
+    world.lost_replies = world.slow = world.trouble = 0
+    world.begin()
+    for slot in (0, 6000):
+        world._write(slot)
+    world.pass_time(1000)
+    assert len(world.confirmed) == 2
+    return world
+
+
+def step_of(world: MoveWorld, move: str = "1") -> Step:
+    return world.view.moves[move].record.step
+
+
+def wait_for(world: MoveWorld, step: Step, move: str = "1", limit_ms: int = 20_000) -> None:
+    end_ms = world.now_ms + limit_ms
+    while step_of(world, move) is not step:
+        assert world.now_ms < end_ms, f"the move is {step_of(world, move)}, not {step}"
+        world.pass_time(1)
+
+
+def primary(world: MoveWorld, shard: str) -> MoveNode:
+    found = world.primary_of(shard)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("shard", ["s1", "s2"])
+@pytest.mark.parametrize(
+    ("step", "size"),
+    [
+        *((step, (1, 0)) for step in Step if step not in (Step.CANCELED, Step.FAILED)),
+        (Step.HANDING, (3, 1)),
+        (Step.MOVED, (3, 1)),
+    ],
+)
+def test_a_move_continues_after_a_crash_at_each_step(
+    step: Step, size: tuple[int, int], shard: str
+) -> None:
+    world = begun(size)
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, step)
+    node = primary(world, shard)
+    if size == (1, 0):
+        node.crash(keeps_all=False)
+    else:
+        node.is_frozen = True
+        world.at(world.now_ms + 5 * NODE_TIMEOUT_MS, node.thaw)
+    wait_for(world, Step.DONE)
+    world.end()
+
+
+def test_the_source_serves_again_when_the_target_is_silent() -> None:
+    world = begun()
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.HANDING)
+    while not primary(world, "s1").run.replica.state.left:
+        world.pass_time(1)
+    primary(world, "s2").is_frozen = True
+    wait_for(world, Step.COPYING)
+    found = world.view.moves["1"].record
+    assert (found.retries, found.reason) == (1, move_judge.NO_TARGET)
+    world.pass_time(200)
+    world._write(0)
+    world.pass_time(200)
+    assert len(world.confirmed) == 3
+    world.end()
+    assert step_of(world) is Step.DONE
+
+
+def test_no_slot_is_handed_over_during_a_backup() -> None:
+    world = begun()
+    world.store.commit([], [Change(BACKUP_LOCK, b"1")])
+    world.plan(((0, 5000),), "s2")
+    world.pass_time(20_000)
+    assert step_of(world) is Step.COPYING
+    world.store.commit([], [Change(BACKUP_LOCK, None)])
+    wait_for(world, Step.DONE)
+    world.end()
+
+
+def test_a_move_that_is_canceled_leaves_nothing() -> None:
+    world = begun()
+    world.store.commit([], [Change(BACKUP_LOCK, b"1")])
+    world.plan(((0, 5000),), "s2")
+    while not primary(world, "s2").run.replica.state.imports:
+        world.pass_time(1)
+    found = world.view.moves["1"]
+    record = canceled(found.record, 5)
+    assert record is not None
+    world.store.commit([Compare(MOVE + "1", found.version)], [Change(MOVE + "1", encode(record))])
+    world.end()
+    assert world.view.map.epoch == 1
+    assert canceled(found.record._replace(step=Step.MOVED), 5) is None
+
+
+def test_a_copy_that_never_comes_close_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = begun()
+    monkeypatch.setattr(move_world, "MOVE_MS", 5000)
+    monkeypatch.setattr(MoveReplica, "copied", lambda *_: Copied(is_close=False, failure=""))
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.FAILED, limit_ms=25_000)
+    assert "cluster-move-timeout" in world.view.moves["1"].record.reason
+    monkeypatch.setattr(MoveReplica, "copied", lambda *_: Copied(False, "no room\nfor it"))
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.FAILED, "2")
+    assert world.view.moves["2"].record.reason == "no room for it"
+    world.end()
+
+
+def test_two_moves_of_a_shard_run_and_others_wait() -> None:
+    world = begun()
+    world.store.commit([], [Change(BACKUP_LOCK, b"1")])
+    for first in range(0, 5000, 1000):
+        world.plan(((first, first + 999),), "s2")
+    record = MoveRecord(((0, 9),), "s1", "s2", Step.PLANNED, 1)
+    world.store.commit([], [Change(MOVE + "f", encode(record))])
+    world.pass_time(10_000)
+    steps = [found.record.step for found in world.view.moves.values()]
+    assert steps == [Step.COPYING] * 2 + [Step.PLANNED] * 3 + [Step.FAILED]
+    world.end()
+    assert [step_of(world, f"{number}") for number in range(1, 6)] == [Step.DONE] * 5
+    assert world.view.map.epoch == 6
+
+
+def test_the_oldest_records_of_moves_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(move_judge, "ENDED_MAX", 2)
+    world = begun()
+    for number in range(1, 6):
+        world.plan(((number, number),), "s2")
+        wait_for(world, Step.DONE, f"{number}")
+    world.pass_time(1000)
+    assert list(world.view.moves) == ["4", "5"]
+    world.end()
+
+
+def test_a_source_leaves_only_in_the_hand_over_that_it_has_seen() -> None:
+    """A later one may follow one that was set back, after which it would serve again."""
+    world = begun()
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.HANDING)
+    view = world.view
+    version = view.moves["1"].version
+    leader = SimpleNamespace(
+        view=view, shard="s1", led_term=view.shards["s1"].record.term,
+        is_leading=True, is_recalled=False, actions=[],
+    )  # fmt: skip
+    judge = primary(world, "s1").run.judge
+    assert judge.may_leave(leader, "1", version)
+    assert not judge.may_leave(leader, "1", version + 1)
+    assert leader.actions == [ReadAgain()]
+    assert not judge.may_leave(leader, "1", version - 1)
+    leader.led_term -= 1
+    assert not judge.may_leave(leader, "1", version)
+    leader.led_term += 1
+    leader.is_recalled = True
+    assert not judge.may_leave(leader, "1", version)
+    leader.is_recalled = False
+    found = view.moves["1"]
+    back: Any = Found(found.record._replace(step=Step.COPYING), version, 0)
+    leader.view = view._replace(moves={"1": back})
+    assert not judge.may_leave(leader, "1", version)
+
+
+def test_data_that_left_is_freed_when_the_new_map_is_kept() -> None:
+    world = begun()
+    world.full_disks = 1
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.DONE)
+    world.pass_time(5000)
+    assert primary(world, "s1").run.replica.state.left
+    world.end()
+
+
+def test_the_simulation_finds_a_source_that_serves_too_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settle = move_judge._Look.settle_departure
+
+    def early(look: Any, move: str, ranges: Any) -> None:
+        if look._judge.age_ms(move, look._now_ms) > 500:
+            look._data.stay(move)
+        else:
+            settle(look, move, ranges)
+
+    monkeypatch.setattr(move_judge._Look, "settle_departure", early)
+    world = begun()
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.HANDING)
+    source, target = primary(world, "s1"), primary(world, "s2")
+    while target.run.member.view.moves["1"].record.step is not Step.HANDING:  # type: ignore[union-attr]
+        world.pass_time(1)
+    world.store_cut.add(target.name)
+    for _ in range(1000):
+        if target.run.replica.has_all("1", world.view.moves["1"].version):
+            break
+        world.pass_time(1)
+    world.cut = {frozenset((source.name, target.name))}
+    while source.run.replica.state.left:
+        world.pass_time(1)
+    world._write(0)
+    world.pass_time(100)
+    assert len(world.confirmed) == 3
+    world.store_cut.clear()
+    with pytest.raises(BrokenPromise, match="lacks"):
+        world.end()
+
+
+def test_a_stopped_step_stays() -> None:
+    world = begun()
+    for node in world.nodes.values():
+        judge: MoveJudge = node.run.judge  # type: ignore[attr-defined]
+        judge.stopped = {Step.COPYING}
+    world.plan(((0, 5000),), "s2")
+    world.pass_time(10_000)
+    assert step_of(world) is Step.COPYING
+    assert not primary(world, "s2").run.replica.state.imports
+    for node in world.nodes.values():
+        node.run.judge.stopped = ()  # type: ignore[attr-defined]
+    wait_for(world, Step.DONE)
+    world.end()
