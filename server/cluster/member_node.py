@@ -49,7 +49,7 @@ from millstream.server.cluster.states import (
 from millstream.server.cluster.store.records import NodeRecord, SlotRanges
 from millstream.server.cluster.store.seen_store import NAME, SeenStore
 from millstream.server.cluster.store.store import Store
-from millstream.server.cluster.store.store_opening import StoreSettings, open_store
+from millstream.server.cluster.store.store_opening import configured_store
 from millstream.server.cluster.stored_users import StoredUsers
 from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
@@ -447,7 +447,6 @@ def open_member(
     config: Config, is_loading: Callable[[], bool], last_frame: Callable[[], int]
 ) -> MemberNode:
     """This server as a node of a cluster in etcd. StartError if the configuration is wrong."""
-    cluster = config.cluster
     if config.replicaof:
         raise StartError(
             "replicaof cannot be given with cluster-name: etcd says who the primary is"
@@ -457,20 +456,7 @@ def open_member(
             "cluster-name needs appendonly yes and appendfsync always: what a node confirms is on "
             "its disk"
         )
-    try:
-        store = open_store(
-            StoreSettings(
-                cluster.name,
-                cluster.etcd,
-                cluster.etcd_user,
-                cluster.etcd_password_file,
-                cluster.etcd_cacert,
-                cluster.etcd_cert,
-                cluster.etcd_key,
-            )
-        )
-    except ValueError as problem:
-        raise StartError(f"cluster-etcd: {problem}") from None
+    store = configured_store(config)
     return MemberNode(_node_id(config), config, store, is_loading, last_frame)
 
 

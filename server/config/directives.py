@@ -80,7 +80,7 @@ from millstream.server.config.lines import Line, Sources
 from millstream.server.config.metrics_directives import MetricsDirectives
 from millstream.server.config.process_directives import ProcessDirectives
 from millstream.server.config.replica_directives import ReplicaDirectives
-from millstream.server.config.store_directives import StoreDirectives
+from millstream.server.config.store_directives import GatewayDirectives, StoreDirectives
 from millstream.server.config.tls_directives import TlsDirectives, UnixDirectives
 
 # The table
@@ -121,6 +121,7 @@ class Config(ReplicaDirectives, ProcessDirectives):
     tls: TlsDirectives
     metrics: MetricsDirectives
     cluster: ClusterDirectives
+    gateway: GatewayDirectives
     accepted: Accepted
 
     port: int = network(
@@ -381,7 +382,7 @@ class Config(ReplicaDirectives, ProcessDirectives):
         """The defaults, except for these values by name, with `_` for `-`."""
         self.unix, self.tls = UnixDirectives(), TlsDirectives()
         self.metrics, self.accepted = MetricsDirectives(), Accepted()
-        self.cluster = ClusterDirectives()
+        self.cluster, self.gateway = ClusterDirectives(), GatewayDirectives()
         self.user_lines = []
         self.files_with_passwords = []
         self.sources = {}
@@ -442,6 +443,7 @@ def _rows() -> Iterable[Directive]:
             MetricsDirectives,
             ClusterDirectives,
             StoreDirectives,
+            GatewayDirectives,
             ReplicaDirectives,
             ProcessDirectives,
             Config,

@@ -32,6 +32,18 @@ def duration(unit: str, low: int, high: int) -> Kind:
     return Kind(parse, str, f"time in {unit}, {low} to {high}")
 
 
+class GatewayDirectives:
+    """`Config.gateway`."""
+
+    PART, PREFIX = "gateway", "gateway_"
+
+    retry: int = cluster(
+        10, duration("s", 0, 600),
+        "how long `millstream gateway` sends a request again that nodes refuse while slots or "
+        "primaries change, in seconds",
+    )  # fmt: skip
+
+
 def _matching(form: re.Pattern[str], name: str, description: str) -> Kind:
     def parse(text: str, current: object) -> str:
         if text and not form.fullmatch(text):

@@ -14,18 +14,20 @@ from typing import Protocol, cast
 from millstream.commands.table.registry import Command
 from millstream.server.execution.slot_check import positions_of
 from millstream.server.gateway import request_policies as policies
+from millstream.server.gateway.client_requests import Sending, slot_of
 from millstream.server.gateway.client_session import ClientSession
+from millstream.server.gateway.machine_nodes import Nodes
 from millstream.server.gateway.merging import (
     Merge,
     as_standalone,
     joined_cursor,
     merge_of,
-    split,
     split_cursor,
 )
-from millstream.server.gateway.node_connection import Answer, Call, NodeConnection, Run, unreachable
-from millstream.server.gateway.order import Gathering, ReplyOrder
-from millstream.server.gateway.routing import ENDED, INVALID, WORDS, RequestReader, Routes
+from millstream.server.gateway.node_connection import Answer, Call, NodeConnection, Run
+from millstream.server.gateway.refused_requests import Again
+from millstream.server.gateway.reply_scanner import REFUSALS
+from millstream.server.gateway.routing import ENDED, INVALID, WORDS, RequestReader
 from millstream.server.gateway.subscriptions import Subscriptions
 from millstream.server.gateway.transaction import (
     CROSSSLOT,
@@ -41,9 +43,8 @@ from millstream.server.gateway.transaction import (
 from millstream.server.gateway.waiting_reads import WAITS_MAX, WaitingRead, may_wait
 from millstream.server.net.keepalive import keep_alive
 from millstream.server.protocol.resp import Limits, encode_reply
-from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
-ORDER_MAX = 4096  # runs and answers that wait
 LOCAL = "127.0.0.1"
 REFUSED = "-ERR %s is not served by the gateway: connect to a node\r\n"
 NOT_IN_MULTI = "-ERR %s in a transaction is not served by the gateway\r\n"
@@ -52,15 +53,13 @@ NOT_IN_MULTI = "-ERR %s in a transaction is not served by the gateway\r\n"
 class Host(Protocol):
     """The parts that all clients share."""
 
-    routes: Routes
+    nodes: Nodes
     limits: Limits
-    node_count: int
-    failed: set[int]
     keepalive_s: int
+    retry_s: float
     requests: int
     unserved: int
 
-    def port_of(self, node: int) -> int: ...
     def opened(self, client: Client) -> bytes | None:
         """Registers a client; an error if it is refused."""
 
@@ -69,13 +68,13 @@ class Host(Protocol):
 
 class Client(asyncio.Protocol):
     def __init__(self, host: Host) -> None:
-        self.number = 0  # of all clients since the start
         self.session = ClientSession()
         self.is_slow = False
         self._host = host
-        self._reader = RequestReader(host.routes, host.limits)
-        self.upstreams: dict[int, NodeConnection] = {}
-        self._order = ReplyOrder()
+        self._reader = RequestReader(host.nodes.routes, host.limits)
+        self._sending = Sending(host, self, self._work)
+        self._order = self._sending.order
+        self.upstreams = self._sending.upstreams
         self.kept = self._order.kept
         self._waits: list[WaitingRead] = []
         self._more: list[bytes] = []  # received while requests wait
@@ -86,9 +85,12 @@ class Client(asyncio.Protocol):
         self._is_reading = True
         self._is_closed = False
         self._is_working = False
-        self._home: int | None = None
         self._transaction: Transaction | None = None
         self._subscriptions = Subscriptions()
+
+    def note_number(self, number: int) -> None:
+        """The number of this client of all since the start."""
+        self._sending.number = number
 
     # The connection
 
@@ -97,7 +99,7 @@ class Client(asyncio.Protocol):
         self._transport = transport
         keep_alive(transport, self._host.keepalive_s)
         name = transport.get_extra_info("sockname")
-        self._address = name[0] if isinstance(name, tuple) else LOCAL
+        self._sending.address = name[0] if isinstance(name, tuple) else LOCAL
         refusal = self._host.opened(self)
         if refusal is not None:
             transport.write(refusal)
@@ -105,12 +107,9 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
-        for upstream in self.upstreams.values():
-            upstream.close()
+        self._sending.close()
         for read in self._waits:
             read.close()
-        self.upstreams.clear()
-        self._order.clear()
         self._host.closed(self)
 
     def close(self) -> None:
@@ -154,12 +153,13 @@ class Client(asyncio.Protocol):
         if self._is_working:
             return
         self._is_working = True
+        order, sending = self._order, self._sending
         while not self._is_held():
-            while (node := self._reader.next()) >= 0 and len(self._order) < ORDER_MAX:
+            while (node := self._reader.next()) >= 0:
                 self._pass(node)
-            if node >= 0:
-                self._pass(node)
-            elif node == WORDS:
+                if len(order) >= sending.order_max:
+                    break
+            if node == WORDS:
                 self._host.requests += 1
                 self._decide()
             elif node == ENDED:
@@ -183,7 +183,7 @@ class Client(asyncio.Protocol):
         """Requests that need no decision."""
         count = self._reader.count
         self._host.requests += count
-        self._send(node, self._reader.raw, count)
+        self._sending.send(node, self._reader.raw, count)
 
     def _is_held(self) -> bool:
         """True if no further request may be looked at now."""
@@ -199,7 +199,7 @@ class Client(asyncio.Protocol):
             or self._is_ending
             or self._is_alone
             or self._deferred is not None
-            or len(self._order) >= ORDER_MAX
+            or len(self._order) >= self._sending.order_max
             or any(upstream.is_full for upstream in self.upstreams.values())
         )
 
@@ -253,51 +253,20 @@ class Client(asyncio.Protocol):
         elif row.name == "scan":
             self._scan(words, raw)
         elif row.name == "info":
-            self._gather([(self._home_node(), raw)], lambda replies: as_standalone(replies[0]))
+            home = self._sending.home_node()
+            self._sending.gather([(home, raw)], lambda replies: as_standalone(replies[0]))
         else:
-            self._send_by_slot(_slot_of(row, words), raw)
+            self._sending.send_by_slot(slot_of(row, words), raw)
 
     # Sending
 
-    def _home_node(self) -> int:
-        """The node for requests without keys: one that runs."""
-        host = self._host
-        if self._home is None or self._home in host.failed:
-            running = [node for node in range(host.node_count) if node not in host.failed]
-            self._home = running[self.number % len(running)] if running else 0
-        return self._home
-
     def upstream(self, node: int) -> NodeConnection:
         """The connection to a node."""
-        found = self.upstreams.get(node)
-        if found is None:
-            found = self.upstreams[node] = self.new_upstream(node)
-        return found
+        return self._sending.upstream(node)
 
     def new_upstream(self, node: int) -> NodeConnection:
         """Another connection to a node."""
-        made = NodeConnection(self, node)
-        made.open(self._address, self._host.port_of(node))
-        return made
-
-    def _send(self, node: int, raw: bytes, count: int = 1) -> None:
-        """Requests for one node, whose replies the client gets as they are."""
-        if node in self._host.failed:
-            self._host.unserved += count
-            self._answer(unreachable(node) * count)
-            return
-        upstream = self.upstream(node)
-        last = self._order.continued(upstream)
-        if last is not None:
-            last.missing += count
-            upstream.send(raw, last)
-        else:
-            run = Run(upstream, count)
-            self._order.append(run)
-            upstream.send(raw, run)
-
-    def _send_by_slot(self, slot: int | None, raw: bytes) -> None:
-        self._send(self._home_node() if slot is None else self._host.routes.node_of(slot), raw)
+        return self._sending.new_upstream(node)
 
     def _keyless(self, raw: bytes) -> None:
         """An unknown command, or a wrong number of arguments: a node answers it, in a transaction
@@ -306,14 +275,12 @@ class Client(asyncio.Protocol):
         if state is None or state.upstream is None:
             if state is not None and state.is_open:
                 state.has_failed = True
-            self._send(self._home_node(), raw)
+            self._sending.send(self._sending.home_node(), raw)
         else:
             self._send_pinned(raw)
 
     def _answer(self, data: bytes) -> None:
-        answer = Answer()
-        self._order.append(answer)
-        self._order.complete(answer, data)
+        self._sending.answer(data)
 
     def _refuse(self, text: str, words: Sequence[bytes]) -> None:
         name = words[0].decode("ascii", "replace").upper()
@@ -321,70 +288,62 @@ class Client(asyncio.Protocol):
             self._transaction.has_failed = True
         self._answer((text % name).encode())
 
-    def _gather(
-        self,
-        requests: Sequence[tuple[int, bytes]],
-        merge: Merge,
-        when_mixed: Callable[[], None] | None = None,
-    ) -> None:
-        """Requests to several nodes, whose replies become one."""
-        answer = Answer()
-        self._order.append(answer)
-        gathering = Gathering(self._order, answer, len(requests), merge, when_mixed)
-        for part, (node, raw) in enumerate(requests):
-            take = partial(gathering.take, part)
-            if node in self._host.failed:
-                take(unreachable(node))
-            else:
-                self.upstream(node).send(raw, Call(take, 1, answer))
-
     def _ask_all(self, row: Command, raw: bytes) -> None:
-        nodes: Sequence[int] = range(self._host.node_count)
+        nodes: Sequence[int] = self._host.nodes.all
         if row.name in ("wait", "waitaof"):  # of the nodes that the client has used
-            nodes = list(self.upstreams) or [self._home_node()]
-        self._gather([(node, raw) for node in nodes], merge_of(row))
+            nodes = list(self.upstreams)
+        nodes = nodes or [self._sending.home_node()]
+        self._sending.gather([(node, raw) for node in nodes], merge_of(row))
 
     def _split(self, row: Command, words: list[bytes], raw: bytes) -> None:
-        node_of = self._host.routes.node_of
         slots = {cluster_slot_of(words[at]) for at in positions_of(row.key_specs, words)}
         is_for_one = len(slots) < 2
         if "any_slots" in row.traits:  # TMREAD
-            is_for_one = len(set(map(node_of, slots))) < 2
+            is_for_one = len(set(self._sending.nodes_of(row, words))) < 2
         if is_for_one:
-            self._send_by_slot(min(slots, default=None), raw)
-        elif row.name in policies.SPLIT_READS and may_wait(words):
-            self._wait(row, words)
-        else:
-            parts, merge = split(row, words, node_of)
-            self._gather([(node_of(part.slot), part.request) for part in parts], merge)
-
-    def _wait(self, row: Command, words: list[bytes]) -> None:
-        """A read of several slots with BLOCK."""
-        answer, node_of = Answer(), self._host.routes.node_of
-        read = WaitingRead(self, row, words, node_of, partial(self._end_wait, answer))
-        failed = [node for node in read.nodes if node in self._host.failed]
+            self._sending.send_by_slot(min(slots, default=None), raw)
+            return
+        answer = Answer()
         self._order.append(answer)
+        if row.name in policies.SPLIT_READS and may_wait(words):
+            self._wait(row, words, answer, 0.0)
+        else:
+            self._sending.split(row, words, partial(self._order.complete, answer), answer)
+
+    def _wait(self, row: Command, words: list[bytes], answer: Answer, until_s: float) -> None:
+        """A read of several slots with BLOCK."""
+        nodes = self._host.nodes
+        again = partial(self._wait, row, words, answer)
+        finish = partial(self._end_wait, answer, again, until_s)
+        read = WaitingRead(self, row, words, nodes.routes.node_of, finish)
+        failed = [node for node in read.nodes if node in nodes.failed]
         if len(read.nodes) > WAITS_MAX:
             self._order.complete(answer, CROSSSLOT)
         elif failed:
-            self._order.complete(answer, unreachable(failed[0]))
+            self._end_wait(answer, again, until_s, read, nodes.unreachable(failed[0]))
         else:
             self._waits.append(read)
             read.begin()
 
-    def _end_wait(self, answer: Answer, read: WaitingRead, reply: bytes) -> None:
-        self._waits.remove(read)
-        self._order.complete(answer, reply)
+    def _end_wait(
+        self, answer: Answer, again: Again, until_s: float, read: WaitingRead, reply: bytes
+    ) -> None:
+        """A read has its reply. If that is a refusal, none of the nodes has delivered anything."""
+        if read in self._waits:
+            self._waits.remove(read)
+        if not (reply.startswith(REFUSALS) and self._sending.repeat_later(again, until_s)):
+            self._order.complete(answer, reply)
 
     def _scan(self, words: list[bytes], raw: bytes) -> None:
-        nodes = self._host.node_count
-        found = split_cursor(words[1], nodes) if len(words) > 1 else None
+        nodes = self._host.nodes.all
+        found = split_cursor(words[1], len(nodes)) if len(words) > 1 and nodes else None
         if found is None:
-            self._send(self._home_node(), raw)
+            self._sending.send(self._sending.home_node(), raw)
             return
-        node, cursor = found
+        at, cursor = found
         request = encode_reply([words[0], cursor, *words[2:]])
-        self._gather([(node, request)], lambda replies: joined_cursor(replies[0], node, nodes))
+        merge = partial(_joined, at=at, count=len(nodes))
+        self._sending.gather([(nodes[at], request)], merge)
 
     # Requests that run alone
 
@@ -397,9 +356,9 @@ class Client(asyncio.Protocol):
         return as_standalone(replies[0])
 
     def _tell_all(self, raw: bytes, merge: Merge) -> None:
-        home = self._home_node()
+        home = self._sending.home_node()
         others = [node for node in self.upstreams if node != home]
-        self._gather([(node, raw) for node in (home, *others)], merge, self.close)
+        self._sending.gather([(node, raw) for node in (home, *others)], merge, self.close)
 
     def _reset(self, raw: bytes) -> None:
         self._leave_transaction()
@@ -407,18 +366,23 @@ class Client(asyncio.Protocol):
         self.session.clear()
         self._tell_all(raw, lambda replies: replies[0])
 
-    def _subscribe(self, row: Command, words: list[bytes]) -> None:
-        node = self._home_node()
+    def _subscribe(self, row: Command, words: list[bytes], until_s: float = 0.0) -> None:
+        self._is_alone = True
+        node = self._sending.home_node()
         if row.key_specs and len(words) > 1:
-            node = self._host.routes.node_of(cluster_slot_of(words[1]))
+            node = self._host.nodes.routes.node_of(cluster_slot_of(words[1]))
+        again = partial(self._subscribe, row, words)
         for change in list(self._subscriptions.change(row.name, words, node)):
-            if change.node in self._host.failed:
+            if change.node in self._host.nodes.failed:
                 change.undo()
-                self._answer(unreachable(change.node))
+                if not self._sending.repeat_later(again, until_s):
+                    self._answer(self._host.nodes.unreachable(change.node))
                 continue
             upstream = self.upstream(change.node)
             upstream.has_messages = True
-            run = Run(upstream, change.confirmations, change.undo)
+            run = Run(upstream, change.confirmations, change.undo, is_open=False, until_s=until_s)
+            if words[1:]:  # for one node
+                run.again = again
             self._order.append(run)
             upstream.send(change.request, run)
             upstream.flush()
@@ -437,10 +401,10 @@ class Client(asyncio.Protocol):
         elif row.name == "watch" and len(words) > 1:
             if is_open:
                 self._answer(WATCH_INSIDE)
-            elif self._pin(_slot_of(row, words)):
+            elif self._pin(slot_of(row, words)):
                 self._send_pinned(raw)
         elif state is None:
-            self._send(self._home_node(), raw)  # an error, or UNWATCH without WATCH
+            self._sending.send(self._sending.home_node(), raw)  # UNWATCH, or an error
         elif row.name == "unwatch" and is_open:
             self._queue(state, row, policies.ANY, words, raw)
         else:
@@ -463,13 +427,14 @@ class Client(asyncio.Protocol):
             self._answer(CROSSSLOT)
             return False
         if state.upstream is None:
-            node = self._home_node() if slot is None else self._host.routes.node_of(slot)
-            if node in self._host.failed:
+            nodes = self._host.nodes
+            node = self._sending.home_node() if slot is None else nodes.routes.node_of(slot)
+            if node in nodes.failed:
                 if state.is_open:
                     state.has_failed = True
                 else:
                     self._leave_transaction()  # nothing is watched
-                self._answer(unreachable(node))
+                self._answer(nodes.unreachable(node))
                 return False
             state.upstream = self.upstream(node)
             if state.is_open:
@@ -481,7 +446,7 @@ class Client(asyncio.Protocol):
     def _send_pinned(self, raw: bytes) -> None:
         assert self._transaction is not None
         assert self._transaction.upstream is not None
-        self._send(self._transaction.upstream.node, raw)
+        self._sending.send(self._transaction.upstream.node, raw, is_open=False)
 
     def _queue(
         self, state: Transaction, row: Command, kind: int, words: list[bytes], raw: bytes
@@ -491,7 +456,7 @@ class Client(asyncio.Protocol):
         if is_for_all or kind in (policies.SESSION, policies.SUBSCRIPTION, policies.OWN):
             self._refuse(NOT_IN_MULTI, words)
             return
-        slot = _slot_of(row, words)
+        slot = slot_of(row, words)
         if slot is None and state.upstream is None:
             if state.keep(raw):
                 self._answer(QUEUED)
@@ -551,12 +516,28 @@ class Client(asyncio.Protocol):
         if data and not self._is_closed:
             self._transport.write(data)
 
+    def refused(self, upstream: NodeConnection, item: Run | Call, error: bytes) -> bytes | None:
+        return self._sending.refused(upstream, item, error)
+
     def upstream_ended(self, upstream: NodeConnection, *, lost: bool) -> None:
         if self.upstreams.get(upstream.node) is upstream:
             del self.upstreams[upstream.node]
         state = self._transaction
-        if lost or (state is not None and state.upstream is upstream):
+        if state is not None and state.upstream is upstream:
+            if lost or self._host.retry_s == 0:
+                self.close()
+            else:  # EXEC is refused; it was not sent
+                state.upstream, state.has_failed = None, True
+        elif lost and not self._wait_again(upstream) and not self._sending.recover(upstream):
             self.close()
+
+    def _wait_again(self, upstream: NodeConnection) -> bool:
+        """Begin a read again of which a node has ended, if it delivers nothing."""
+        for read in list(self._waits):
+            if upstream in read.waiting and not read.delivers and self._host.retry_s:
+                read.fail(upstream.unreachable)
+                return True
+        return False
 
     def note_failed(self, node: int) -> None:
         """The node hangs or has ended. Requests that it has may have run: as in a crash, the
@@ -565,8 +546,22 @@ class Client(asyncio.Protocol):
         if any(node in read.nodes for read in self._waits):
             self.close()
         elif upstream is not None:
-            upstream.connection_lost(None)
-            upstream.close()
+            upstream.give_up()
+
+    def note_moved(self, node: int) -> None:
+        """Requests of this node go to another address from now on."""
+        waiting = [one for read in self._waits for one in read.waiting if one.node == node]
+        for upstream in [*waiting, self.upstreams.get(node)]:
+            if upstream is not None:
+                upstream.retire()
+
+    def repeat_now(self) -> None:
+        self._sending.repeat_now()
+
+    @property
+    def retries(self) -> int:
+        """The number of requests that were sent again."""
+        return self._sending.attempts
 
 
 def _takes(row: Command, count: int) -> bool:
@@ -574,12 +569,8 @@ def _takes(row: Command, count: int) -> bool:
     return count == row.arity or (row.arity < 0 and count >= -row.arity)
 
 
-def _slot_of(row: Command, words: list[bytes]) -> int | None:
-    """The slot of the first key; None without keys. Of CLUSTER's questions about a slot, this."""
-    if row.name in ("cluster|countkeysinslot", "cluster|getkeysinslot") and len(words) > 2:
-        return int(words[2]) % CLUSTER_SLOTS if words[2].isdigit() else None
-    places = positions_of(row.key_specs, words)
-    return cluster_slot_of(words[places[0]]) if places else None
+def _joined(replies: Sequence[bytes], at: int, count: int) -> bytes:
+    return joined_cursor(replies[0], at, count)
 
 
 def _ignore(reply: bytes) -> None:

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from millstream.server.config.directives import Config
+from millstream.server.gateway.machine_nodes import Nodes
 from millstream.server.metrics.http import Answer, Request
 from millstream.server.metrics.http_port import PLAIN, HttpPort, status_answer
 from millstream.server.metrics.metric_table import FAMILIES
@@ -18,8 +19,7 @@ from millstream.server.monitor.log import LOGGER
 class Sources(Protocol):
     """The numbers of the gateway."""
 
-    node_count: int
-    failed: set[int]
+    nodes: Nodes
     requests: int
     unserved: int
 
@@ -28,6 +28,9 @@ class Sources(Protocol):
 
     @property
     def accepted(self) -> int: ...
+
+    @property
+    def retries(self) -> int: ...
 
     @property
     def node_connections(self) -> int: ...
@@ -70,7 +73,7 @@ class GatewayMetrics(HttpPort):
         status = "ready" if is_for_requests else "ok"
         if sources.is_stopping:
             status = "stopping"
-        elif is_for_requests and len(sources.failed) == sources.node_count:
+        elif is_for_requests and sources.nodes.failed.issuperset(sources.nodes.all):
             status = "no node runs"
         is_good = status in ("ok", "ready")
         code = HTTPStatus.OK if is_good else HTTPStatus.SERVICE_UNAVAILABLE
@@ -85,7 +88,9 @@ def _page(sources: Sources) -> Iterator[str]:
         "millstream_gateway_connections_total": sources.accepted,
         "millstream_gateway_node_connections": sources.node_connections,
         "millstream_gateway_unserved_total": sources.unserved,
-        "millstream_gateway_nodes_failed": len(sources.failed),
+        "millstream_gateway_retries_total": sources.retries,
+        "millstream_gateway_nodes_failed": len(sources.nodes.failed & {*sources.nodes.all}),
+        "millstream_gateway_etcd_errors_total": sources.nodes.etcd_errors,
         "process_cpu_seconds_total": usage.ru_utime + usage.ru_stime,
     }
     for name, value in samples.items():

@@ -1,32 +1,33 @@
-"""The process of the gateway, which the supervisor starts on the port before those of the nodes."""
+"""The process of a gateway. On one machine, the supervisor starts it, on the port before those of
+the nodes. With etcd, `millstream gateway` does."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
 
+from millstream import __version__
 from millstream.commands.table.loader import load_table
 from millstream.errors import StartError
 from millstream.server.clients import TOO_MANY_CLIENTS
-from millstream.server.cluster.slot_map import SlotMap, read_map
-from millstream.server.cluster.states import FAILED, NodeState
-from millstream.server.cluster.supervisor_link import StateLink
+from millstream.server.cluster.slot_map import read_map
 from millstream.server.config.directives import Config
 from millstream.server.config.loading import load
 from millstream.server.gateway.client import Client
-from millstream.server.gateway.routing import Routes
+from millstream.server.gateway.machine_nodes import MachineNodes, Nodes
 from millstream.server.monitor import log
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.listeners import Listeners
-from millstream.server.process import LoopErrors, fit_maxclients
+from millstream.server.process import LoopErrors, PidFile, Supervision, fit_maxclients
 from millstream.server.protocol.resp import Limits
 
 if TYPE_CHECKING:
@@ -38,22 +39,24 @@ STOP_GRACE_S = 1.0
 class Gateway:
     """All clients of the gateway, and what they share."""
 
-    def __init__(self, config: Config, slot_map: SlotMap) -> None:
-        self.routes = Routes(slot_map.indices())
+    def __init__(self, config: Config, nodes: Nodes, retry_s: float) -> None:
+        """`retry_s`: how long refused requests are sent again; 0: never."""
+        self.nodes = nodes
         self.limits = Limits(config.proto_max_bulk_len, config.client_query_buffer_limit)
-        self.node_count = len(slot_map.shards)
-        self.failed: set[int] = set()
         self.keepalive_s = config.tcp_keepalive
+        self.retry_s = retry_s
         self.stopping = asyncio.Event()
         self.requests = 0
         self.unserved = 0
+        self._retries = 0  # of clients that have gone
         self._config = config
         self._clients: set[Client] = set()
         self._accepted = 0
         self._listeners = Listeners(config, lambda: Client(self))
-
-    def port_of(self, node: int) -> int:
-        return self._config.port + node + 1
+        self._supervision = Supervision(config.supervised)
+        self._pid_file = PidFile(config.located(config.pidfile))
+        nodes.on_failed, nodes.on_moved = self._note_failed, self._note_moved
+        nodes.on_change = self._note_change
 
     @property
     def clients(self) -> int:
@@ -66,6 +69,10 @@ class Gateway:
     @property
     def node_connections(self) -> int:
         return sum(len(client.upstreams) for client in self._clients)
+
+    @property
+    def retries(self) -> int:
+        return self._retries + sum(client.retries for client in self._clients)
 
     @property
     def is_stopping(self) -> bool:
@@ -86,16 +93,28 @@ class Gateway:
             loop.add_signal_handler(number, self.stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self._renew)
         loop.add_signal_handler(signal.SIGUSR1, lambda: None)
-        link = StateLink.of_environment(loop, lambda: 0, self.note_states, self.stopping.set)
+        self.nodes.start(loop, self.stopping.set)
         metrics = self._make_metrics()
         self._listeners.bind()
         if metrics is not None:
             metrics.bind()
             await metrics.listen()
         await self._listeners.listen()
-        link.begin_serving()
+        self.nodes.begin_serving()
+        self._pid_file.write()
+        self._supervision.watch(loop)
+        where = self._listeners.described()
+        if self._config.cluster.name:  # on one machine, the supervisor says it
+            LOGGER.info(
+                "ready    millstream %s: the gateway of %s listens on %s (process %d)",
+                __version__, self._config.cluster.name, where, os.getpid(),
+            )  # fmt: skip
+        self._supervision.ready(where)
         await self.stopping.wait()
+        self._supervision.stopping()
         self._listeners.close()
+        self.nodes.close()
+        self._pid_file.remove()
         for client in list(self._clients):
             client.end()
         with contextlib.suppress(TimeoutError):
@@ -119,49 +138,72 @@ class Gateway:
         except StartError as problem:
             LOGGER.error("gateway  the certificates are not renewed: %s", problem)
 
-    def note_states(self, states: dict[int, NodeState]) -> None:
-        """The supervisor tells which nodes run."""
-        failed = {number - 1 for number, state in states.items() if state.health == FAILED}
-        new, self.failed = failed - self.failed, failed
-        for node in new:
-            for client in list(self._clients):
-                client.note_failed(node)
+    def _note_failed(self, node: int) -> None:
+        for client in list(self._clients):
+            client.note_failed(node)
+
+    def _note_moved(self, node: int) -> None:
+        for client in list(self._clients):
+            client.note_moved(node)
+
+    def _note_change(self) -> None:
+        for client in list(self._clients):
+            client.repeat_now()
 
     def opened(self, client: Client) -> bytes | None:
         if len(self._clients) >= self._config.maxclients or self.stopping.is_set():
             return TOO_MANY_CLIENTS
         self._accepted += 1
-        client.number = self._accepted
+        client.note_number(self._accepted)
         self._clients.add(client)
         return None
 
     def closed(self, client: Client) -> None:
-        self._clients.discard(client)
+        if client in self._clients:
+            self._clients.discard(client)
+            self._retries += client.retries
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve until a stop is requested; return the exit code."""
+    """Serve the nodes of this machine until a stop is requested; return the exit code."""
     words = list(arguments)
     file = Path(words.pop(0)) if words and not words[0].startswith("--") else None
-    try:
-        config = load(file, words)
+
+    def nodes_of(config: Config) -> Nodes:
         slot_map = read_map(config.dir)
         if slot_map is None:
             raise StartError(f"{config.dir} is no directory of nodes")
+        return MachineNodes(slot_map, config.port)
+
+    return serve_nodes(file, words, nodes_of, retries=False)
+
+
+def serve_nodes(
+    file: Path | None,
+    arguments: Sequence[str],
+    nodes_of: Callable[[Config], Nodes],
+    *,
+    retries: bool,
+) -> int:
+    """Serve until a stop is requested; return the exit code. With `retries`, refused requests are
+    sent again."""
+    try:
+        config = load(file, arguments)
         log.configure(config.loglevel, config.located(config.logfile), config.log_format)
         load_table()
+        nodes = nodes_of(config)
         fit_maxclients(config)
         gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, slot_map))
+            runner.run(_serve(config, nodes, config.gateway.retry if retries else 0))
     except StartError as problem:
         print(f"millstream: {problem}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _serve(config: Config, slot_map: SlotMap) -> None:
-    await Gateway(config, slot_map).serve()
+async def _serve(config: Config, nodes: Nodes, retry_s: float) -> None:
+    await Gateway(config, nodes, retry_s).serve()
 
 
 if __name__ == "__main__":

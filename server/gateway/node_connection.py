@@ -12,14 +12,18 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from millstream.server.gateway.client_session import ClientSession
+from millstream.server.gateway.machine_nodes import Place
 from millstream.server.gateway.reply_scanner import ReplyError, ReplyScanner
+from millstream.server.gateway.routing import requests_in
 from millstream.server.monitor.log import LOGGER
+from millstream.server.protocol.resp import Limits
 
 # Of a client's replies that wait for earlier ones, and of requests that wait for a connection.
 WAITING_MAX_BYTES = 1 << 20
 MERGED_MAX_BYTES = 256 << 20
 TOO_LARGE = b"-ERR the replies of the nodes are too large to be merged: ask the nodes\r\n"
 CONNECT_S = 5.0
+RETIRE_S = 2.0  # for the replies of a node that has another address now
 MESSAGES = (b"message", b"pmessage", b"smessage")
 
 
@@ -36,17 +40,31 @@ class Kept:
 class Run:
     """Replies that the client gets as they arrive: the next `missing` ones of a node. `data` has
     what arrived before the client had all earlier replies. `refused` is set for confirmations of
-    subscriptions: one error is then the whole reply, and `refused` is called."""
+    subscriptions: one error is then the whole reply, and `refused` is called; `again` subscribes
+    once more. Unless `is_open`, further requests are sent with a run of their own."""
 
-    __slots__ = ("data", "missing", "refused", "upstream")
+    __slots__ = (
+        "_kept", "again", "data", "is_open", "missing", "refused", "sent", "until_s", "upstream",
+    )  # fmt: skip
 
     def __init__(
-        self, upstream: NodeConnection, count: int, refused: Callable[[], None] | None = None
+        self,
+        upstream: NodeConnection,
+        count: int,
+        refused: Callable[[], None] | None = None,
+        *,
+        is_open: bool = True,
+        until_s: float = 0.0,
     ) -> None:
         self.upstream = upstream
         self.missing = count
         self.refused = refused
         self.data = bytearray()
+        self.is_open = is_open
+        self.until_s = until_s  # requests that were refused before are sent again until then
+        self.again: Callable[[float], None] | None = None
+        self.sent: list[tuple[bytes, int]] = []  # requests, from the next reply's on
+        self._kept = 0  # their number
 
     def note_error(self) -> None:
         """The next reply is an error."""
@@ -54,12 +72,42 @@ class Run:
             self.missing = 1
             self.refused()
 
+    # Requests that may be sent again
+
+    def keep(self, raw: bytes, count: int) -> None:
+        """Keep requests until they are answered."""
+        self.sent.append((raw, count))
+        self._kept += count
+        self.upstream.kept_bytes += len(raw)
+
+    def trim(self) -> None:
+        """Drop what is answered."""
+        sent = self.sent
+        while sent and self._kept - sent[0][1] >= self.missing:
+            raw, count = sent.pop(0)
+            self._kept -= count
+            self.upstream.kept_bytes -= len(raw)
+
+    @property
+    def may_repeat(self) -> bool:
+        return bool(self.sent) or self.again is not None
+
+    def requests(self, limits: Limits) -> list[bytes]:
+        """The requests that are not answered."""
+        found = [one for raw, _ in self.sent for one in requests_in(raw, limits)]
+        return found[len(found) - self.missing :]
+
+    def next_request(self, limits: Limits) -> bytes:
+        """The request of the next reply."""
+        return requests_in(self.sent[0][0], limits)[self._kept - self.missing]
+
 
 class Call:
     """Whole replies for the gateway itself: `take` is called with each of the next `missing`.
-    `answer` is what the client gets of them, if anything."""
+    `answer` is what the client gets of them, if anything. `again` sends the request `raw` once
+    more, if that is possible."""
 
-    __slots__ = ("answer", "data", "is_too_large", "missing", "take")
+    __slots__ = ("again", "answer", "data", "is_too_large", "missing", "raw", "take", "until_s")
 
     def __init__(
         self, take: Callable[[bytes], object], count: int = 1, answer: Answer | None = None
@@ -69,6 +117,17 @@ class Call:
         self.answer = answer
         self.data = bytearray()
         self.is_too_large = False
+        self.raw = b""
+        self.again: Callable[[float], None] | None = None
+        self.until_s = 0.0
+
+    @property
+    def may_repeat(self) -> bool:
+        return self.again is not None
+
+    def requests(self, limits: Limits) -> list[bytes]:
+        """The request that is not answered."""
+        return [self.raw]
 
     def add(self, piece: bytes) -> int:
         """Keep a piece of a reply; the number of bytes that are kept."""
@@ -90,8 +149,8 @@ class Answer:
 
     __slots__ = ("data",)
 
-    def __init__(self) -> None:
-        self.data: bytes | None = None
+    def __init__(self, data: bytes | None = None) -> None:
+        self.data = data
 
 
 class Receiver(Protocol):
@@ -110,6 +169,10 @@ class Receiver(Protocol):
     def push(self, message: bytes) -> None:
         """Send a message that is no reply."""
 
+    def refused(self, upstream: NodeConnection, item: Run | Call, error: bytes) -> bytes | None:
+        """A request has got an error and may not have run. The error for the client, or None if
+        the request is taken from the connection, and is sent again."""
+
     def upstream_ended(self, upstream: NodeConnection, *, lost: bool) -> None:
         """The connection is gone; `lost`: with requests that may have run."""
 
@@ -118,13 +181,22 @@ class Receiver(Protocol):
 
 
 class NodeConnection(asyncio.Protocol):
-    def __init__(self, client: Receiver, node: int) -> None:
+    """`unreachable` is the reply to requests that cannot be sent. With `finds_refusals`, the client
+    is asked about each refusal of a node."""
+
+    def __init__(
+        self, client: Receiver, node: int, unreachable: bytes, *, finds_refusals: bool = False
+    ) -> None:
         self.node = node
+        self.unreachable = unreachable
+        self.kept_bytes = 0  # of requests that may be sent again
+        self.is_retiring = False  # the requests of this node go to another address
         self.has_messages = False  # there are subscriptions
+        self._finds_refusals = finds_refusals
         self.expected: deque[Run | Call] = deque()
         self._client = client
         self._transport: asyncio.Transport | None = None
-        self._scanner = ReplyScanner()
+        self._scanner = ReplyScanner(finds_refusals)
         self._rest = b""
         self._message = bytearray()  # the beginning of a message, or of a reply between messages
         self._out: list[bytes] = []
@@ -137,7 +209,11 @@ class NodeConnection(asyncio.Protocol):
     @property
     def is_full(self) -> bool:
         """True if no further request may be sent, until the node has read those before it."""
-        return self._is_choked or self._out_bytes > WAITING_MAX_BYTES
+        return (
+            self._is_choked
+            or self.is_retiring
+            or max(self._out_bytes, self.kept_bytes) > WAITING_MAX_BYTES
+        )
 
     @property
     def is_inside(self) -> bool:
@@ -146,16 +222,21 @@ class NodeConnection(asyncio.Protocol):
 
     # Opening
 
-    def open(self, host: str, port: int) -> None:
-        self._opening = asyncio.get_running_loop().create_task(self._connect(host, port))
+    def open(self, place: Place) -> None:
+        self._opening = asyncio.get_running_loop().create_task(self._connect(place))
 
-    async def _connect(self, host: str, port: int) -> None:
+    async def _connect(self, place: Place) -> None:
+        host, port, tls = place
+        name = host if tls is not None else None
         try:
             async with asyncio.timeout(CONNECT_S):
                 loop = asyncio.get_running_loop()
-                await loop.create_connection(lambda: self, host, port)
-        except (OSError, TimeoutError):
-            self.refuse(unreachable(self.node))
+                await loop.create_connection(
+                    lambda: self, host, port, ssl=tls, server_hostname=name
+                )
+        except (OSError, TimeoutError) as problem:
+            LOGGER.debug("gateway  %s:%d: %s", host, port, problem)
+            self.refuse(self.unreachable)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # that of uvloop has its methods
@@ -189,6 +270,8 @@ class NodeConnection(asyncio.Protocol):
         self._out_bytes += len(request)
         if not self.expected or self.expected[-1] is not item:
             self.expected.append(item)
+            if isinstance(item, Call):
+                self.kept_bytes += len(item.raw)
 
     def flush(self) -> None:
         if self._is_ready and self._out and self._transport is not None:
@@ -231,6 +314,8 @@ class NodeConnection(asyncio.Protocol):
             LOGGER.error("gateway  node %04d: %s", self.node + 1, problem)
             self.close()
             self._client.upstream_ended(self, lost=True)
+        if self.is_retiring and not self.expected:
+            self.give_up()
         self.update_reading()
         self._client.finish_turn()
 
@@ -240,8 +325,33 @@ class NodeConnection(asyncio.Protocol):
             return self._take_message(data, at)
         item = self.expected[0]
         end = self._scanner.scan(data, at, item.missing if isinstance(item, Run) else 1)
-        self._give(item, data[at:end], self._scanner.complete)
+        if self._scanner.refused:
+            self._give_error(item, data[at:end])
+        else:
+            self._give(item, data[at:end], self._scanner.complete)
         return end
+
+    def _give_error(self, item: Run | Call, error: bytes) -> None:
+        """The reply of the next request of an item, unless the request is sent again."""
+        if isinstance(item, Run):
+            item.note_error()
+        found = self._client.refused(self, item, error) if self._finds_refusals else error
+        if found is not None:
+            self._give(item, found, 1)
+
+    def take_back(self, item: Run | Call) -> None:
+        """The next request will have no reply here."""
+        item.missing -= 1
+        self._note_done(item)
+
+    def _note_done(self, item: Run | Call) -> None:
+        """The next requests of an item have no reply to come."""
+        if isinstance(item, Call):
+            self.kept_bytes -= len(item.raw)
+        elif item.sent:
+            item.trim()
+        if item.missing == 0 and self.expected and self.expected[0] is item:
+            self.expected.popleft()
 
     def _give(self, item: Run | Call, piece: bytes, complete: int) -> None:
         if isinstance(item, Run):
@@ -253,8 +363,8 @@ class NodeConnection(asyncio.Protocol):
                 self._client.kept.size_bytes -= len(item.data)
                 item.take(item.whole())
                 item.missing -= 1
-        if item.missing == 0 and self.expected and self.expected[0] is item:
-            self.expected.popleft()
+        if complete:
+            self._note_done(item)
 
     def _take_message(self, data: bytes, at: int) -> int:
         """As `_take`, for one reply or message, as a whole."""
@@ -266,9 +376,10 @@ class NodeConnection(asyncio.Protocol):
         self._message.clear()
         if self.expected and not _is_message(reply, is_resp3=self._client.session.is_resp3):
             item = self.expected[0]
-            if isinstance(item, Run) and reply.startswith(b"-"):
-                item.note_error()
-            self._give(item, reply, 1)
+            if reply.startswith(b"-"):
+                self._give_error(item, reply)
+            else:
+                self._give(item, reply, 1)
         elif reply[:1] == b"-":
             self.refuse(reply)  # the node takes no more clients
         else:
@@ -309,21 +420,33 @@ class NodeConnection(asyncio.Protocol):
             self._client.upstream_ended(self, lost=True)
             return
         self._client.upstream_ended(self, lost=False)
-        for item in list(self.expected):
-            if isinstance(item, Run):
-                item.note_error()
-                count, item.missing = item.missing, 0
-                self._client.pass_on(item, error * count)
-            elif item.take != self._note_accepted:
-                for _ in range(item.missing):
-                    item.take(error)
+        while self.expected:
+            item = self.expected[0]
+            if isinstance(item, Call) and item.take == self._note_accepted:
+                self.expected.popleft()
+            else:
+                self._give_error(item, error)
         self._client.finish_turn()
+
+    def retire(self) -> None:
+        """The node has another address from now on. What was sent may still be answered, for a
+        while."""
+        if not self.expected and not self.has_messages:
+            self.give_up()
+        elif not self.is_retiring:
+            self.is_retiring = True
+            asyncio.get_running_loop().call_later(RETIRE_S, self.give_up)
+
+    def give_up(self) -> None:
+        """End the connection as if the node had ended it."""
+        self.connection_lost(None)
+        self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._has_ended:
             return
         if not self._is_ready:
-            self.refuse(unreachable(self.node))
+            self.refuse(self.unreachable)
             return
         self._has_ended = True
         if self._when_ended is not None:
@@ -336,10 +459,6 @@ class NodeConnection(asyncio.Protocol):
         self._has_ended = True
         if self._transport is not None:
             self._transport.abort()
-
-
-def unreachable(node: int) -> bytes:
-    return b"-CLUSTERDOWN Hash slot not served: node %04d cannot be reached\r\n" % (node + 1)
 
 
 def _is_message(reply: bytes, *, is_resp3: bool) -> bool:

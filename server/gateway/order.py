@@ -22,15 +22,16 @@ class Gathering:
 
     def __init__(
         self,
-        order: ReplyOrder,
-        answer: Answer,
+        kept: Kept,
         count: int,
         merge: Merge,
-        when_mixed: Callable[[], None] | None,
+        finish: Callable[[bytes], object],
+        when_mixed: Callable[[], None] | None = None,
     ) -> None:
-        """`when_mixed` is called if only some of the replies are errors."""
-        self._order = order
-        self._answer = answer
+        """`finish` is called with the merged reply; `when_mixed` before, if only some of the
+        replies are errors."""
+        self._kept = kept
+        self._finish = finish
         self._when_mixed = when_mixed
         self._merge = merge
         self._replies = [b""] * count
@@ -41,16 +42,16 @@ class Gathering:
         if self._bytes + len(reply) > MERGED_MAX_BYTES:
             reply = TOO_LARGE
         self._bytes += len(reply)
-        self._order.kept.size_bytes += len(reply)
+        self._kept.size_bytes += len(reply)
         self._replies[part] = reply
         self._missing -= 1
         if not self._missing:
             replies = self._replies
-            self._order.kept.size_bytes -= self._bytes
+            self._kept.size_bytes -= self._bytes
             is_mixed = len({one.startswith(b"-") for one in replies}) > 1
             if is_mixed and self._when_mixed is not None:
                 self._when_mixed()
-            self._order.complete(self._answer, merged(self._merge, replies))
+            self._finish(merged(self._merge, replies))
 
 
 class ReplyOrder:
@@ -86,8 +87,27 @@ class ReplyOrder:
         """The last run, if it is one of this node that more requests may join."""
         last = self._items[-1] if self._items else None
         if isinstance(last, Run) and last.upstream is upstream and upstream.expected:
-            return last if upstream.expected[-1] is last else None
+            return last if upstream.expected[-1] is last and last.is_open else None
         return None
+
+    def replace(self, answer: Answer, item: Run) -> None:
+        """The reply comes from a node."""
+        self._items[self._items.index(answer)] = item
+
+    def drop(self, run: Run) -> None:
+        """No reply of this run has arrived, and none is wanted."""
+        self._items.remove(run)
+
+    def put_before(self, run: Run, answer: Answer) -> None:
+        """The next reply of a run, none of which has arrived, comes from elsewhere. The caller
+        takes it from the run."""
+        at = self._items.index(run)
+        if run.missing == 1:
+            del self._items[at]
+        self._items.insert(at, answer)
+        if run.data:
+            self._items.insert(at, Answer(bytes(run.data)))
+            run.data.clear()
 
     def pass_on(self, run: Run, piece: bytes) -> None:
         """A piece of a run has arrived."""

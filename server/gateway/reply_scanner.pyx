@@ -6,7 +6,7 @@ elements that have not ended, so it needs no stack and continues where the recei
 """
 
 from libc.stdint cimport int64_t
-from libc.string cimport memchr
+from libc.string cimport memchr, memcmp
 
 from millstream.commands.runtime.arguments cimport parse_int
 
@@ -14,17 +14,34 @@ cdef enum:
     LINE_MAX = 1 << 20
 
 
+# What nodes reply to a request that did not run, because they do not serve its slot (now, or any more).
+REFUSALS = (b"-MOVED ", b"-TRYAGAIN ", b"-CLUSTERDOWN ", b"-READONLY ", b"-UNBLOCKED force ")
+
+
 class ReplyError(Exception):
     """Bytes that are no reply."""
 
 
+cdef bint is_refusal(const char* at, const char* end):
+    """True if the line of an error is one of REFUSALS."""
+    for begin in REFUSALS:
+        if len(<bytes>begin) <= end - at and not memcmp(<const char*><bytes>begin, at, len(<bytes>begin)):
+            return True
+    return False
+
+
 cdef class ReplyScanner:
     """After `scan`, `complete` is the number of replies that have ended. `is_between`: the next byte
-    begins a reply."""
+    begins a reply. With `finds_refusals`, one that is a refusal is scanned alone, and `refused` is true then."""
 
     cdef int64_t elements  # of the reply that has begun, which have not ended
     cdef int64_t bulk_bytes  # of the bulk string that has begun, with its end of line
     cdef readonly Py_ssize_t complete
+    cdef readonly bint refused
+    cdef bint finds_refusals
+
+    def __init__(self, bint finds_refusals=False):
+        self.finds_refusals = finds_refusals
 
     @property
     def is_between(self) -> bool:
@@ -38,6 +55,7 @@ cdef class ReplyScanner:
         cdef const char* end = begin + data.shape[0]
         cdef const char* line
         self.complete = 0
+        self.refused = False
         while self.complete < limit and here < end:
             if self.bulk_bytes > 0:
                 size = min(self.bulk_bytes, <int64_t>(end - here))
@@ -52,6 +70,11 @@ cdef class ReplyScanner:
                     if end - here > LINE_MAX:
                         raise ReplyError("a line without an end")
                     break
+                if self.finds_refusals and here[0] == c"-" and self.elements == 0 and is_refusal(here, line):
+                    if self.complete:
+                        break
+                    self.refused = True
+                    limit = 1
                 self.begin_element(here, line - 1)
                 here = line + 1
             if self.elements == 0:

@@ -39,12 +39,21 @@ cdef class Routes:
 
     def __init__(self, nodes):
         """`nodes` has the index of the node of each slot."""
-        cdef int slot
         self.table = Table()
         self.places = Places()
         self.kinds = {row.name: kind_of(row.command) for row in self.table.all_rows()}
+        self.set_nodes(nodes)
+
+    def set_nodes(self, nodes) -> None:
+        """Replace the nodes of all slots."""
+        cdef int slot
         for slot in range(CLUSTER_SLOT_COUNT):
             self.nodes[slot] = nodes[slot]
+
+    def set_node(self, int slot, int node) -> None:
+        if not 0 <= slot < CLUSTER_SLOT_COUNT:
+            raise ValueError(f"{slot} is no slot")
+        self.nodes[slot] = node
 
     def node_of(self, int slot) -> int:
         return self.nodes[slot]
@@ -98,6 +107,11 @@ cdef class RequestReader:
         """Pass received bytes, after `next` has returned ENDED."""
         self.data = data
         self.parser.feed(data, len(data))
+
+    @property
+    def row(self):
+        """The row of the last request in the table; None if none was known."""
+        return None if self.likely is None else self.likely.command
 
     @property
     def error(self) -> str:
@@ -158,3 +172,17 @@ cdef class RequestReader:
             if row is not None and self.keeps_together and self.likely_kind <= SPLIT_KIND:
                 self.node = self.routes.node_of_request(row, self.parser.args, self.likely_kind)
         return state
+
+
+def requests_in(bytes data not None, Limits limits not None) -> list:
+    """Each of the complete requests in these bytes, as it was received."""
+    cdef Parser parser = Parser(limits)
+    cdef int state
+    found = []
+    parser.feed(data, len(data))
+    while True:
+        state = parser.next(True)
+        if state == COMPLETE:
+            found.append(parser.command_start[:parser.at - parser.command_start])
+        elif state != EMPTY:
+            return found

@@ -21,7 +21,7 @@ from millstream.commands.table.keyspecs import word_at
 from millstream.commands.table.registry import Command
 from millstream.server.gateway.merging import NULL, merged, split
 from millstream.server.gateway.node_connection import Call, NodeConnection
-from millstream.server.gateway.reply_scanner import elements_of
+from millstream.server.gateway.reply_scanner import REFUSALS, elements_of
 
 WAITS_MAX = 64  # connections of one read
 ENTRIES_AT, ENDED_AT = 3, 4  # in a row of TMREAD
@@ -160,7 +160,21 @@ class WaitingRead:
             self._end(replies)
 
     def _end(self, replies: list[bytes]) -> None:
+        """A slot that its node did not serve has nothing, if others have something."""
+        served = [reply for reply in replies if not reply.startswith(REFUSALS)]
+        if any(map(self._has_news, served)):
+            replies = [NULL[1] if reply.startswith(REFUSALS) else reply for reply in replies]
         self._finish(self, merged(self._merge, replies))
+
+    def fail(self, error: bytes) -> None:
+        """End with an error, without the replies of the nodes."""
+        self.close()
+        self._finish(self, error)
+
+    @property
+    def delivers(self) -> bool:
+        """True if a reply that is lost matters."""
+        return self._row.name == "xreadgroup"
 
     def close(self) -> None:
         """End the waits."""

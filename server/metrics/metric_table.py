@@ -424,7 +424,11 @@ GATEWAY_FAMILIES = (
            "Connections of these clients to nodes, without those of reads that wait"),
     Family("millstream_gateway_unserved_total", COUNTER,
            "Requests that were refused because their node did not run"),
-    Family("millstream_gateway_nodes_failed", GAUGE, "Nodes that do not run"),
+    Family("millstream_gateway_retries_total", COUNTER,
+           "Requests that were sent again, as a node had refused them or had ended"),
+    Family("millstream_gateway_nodes_failed", GAUGE,
+           "Nodes that do not run; with etcd, shards without a known primary"),
+    Family("millstream_gateway_etcd_errors_total", COUNTER, "Calls of etcd that have failed"),
 )  # fmt: skip
 
 INFO_FAMILIES = tuple(

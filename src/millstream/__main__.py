@@ -59,6 +59,10 @@ COMMANDS = {
         "millstream.server.cluster.cluster_cli:cluster",
         "Create a cluster, look at it and change it, or copy its data for another number of nodes.",
     ),
+    "gateway": Subcommand(
+        "millstream.server.gateway.gateway_cli:gateway",
+        "Run a gateway of a cluster in etcd, for clients that do not know clusters.",
+    ),
     "import": Subcommand(
         "millstream.server.moving.import_cli:import_",
         "Make a data directory from files of a Redis or Valkey, or from a running one.",

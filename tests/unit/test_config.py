@@ -28,14 +28,14 @@ from millstream.server.config.loading import apply_lines, load
 from millstream.server.config.metrics_directives import MetricsDirectives
 from millstream.server.config.process_directives import ProcessDirectives
 from millstream.server.config.replica_directives import ReplicaDirectives
-from millstream.server.config.store_directives import StoreDirectives
+from millstream.server.config.store_directives import GatewayDirectives, StoreDirectives
 from millstream.server.config.tls_directives import TlsDirectives, UnixDirectives
 from millstream.server.config_check import warnings, warnings_of_ignored
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_DIRECTIVES = {
     "user_lines", "files_with_passwords", "sources", "unix", "tls", "metrics", "cluster",
-    "accepted",
+    "accepted", "gateway",
 }  # fmt: skip
 
 
@@ -110,6 +110,7 @@ def test_every_field_is_a_directive() -> None:
     found = {name for name, *_ in ACCEPTED}
     for owner in (
         ReplicaDirectives, ProcessDirectives, MetricsDirectives, ClusterDirectives, StoreDirectives,
+        GatewayDirectives,
         UnixDirectives, TlsDirectives, Config,
     ):  # fmt: skip
         prefix = getattr(owner, "PREFIX", "")

@@ -2,103 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
+from tests.support.gateway_wires import Gate
 from tests.support.resp import encode_command
 
-from millstream.commands.table.loader import load_table
-from millstream.server.cluster.slot_map import new_map
-from millstream.server.gateway.client import Client
 from millstream.server.gateway.node_connection import NodeConnection
-from millstream.server.gateway.routing import Routes
-from millstream.server.protocol.resp import Limits, encode_reply
-
-load_table()
-NODES = new_map(3).indices()
-
-
-class Wire:
-    """A transport."""
-
-    def __init__(self) -> None:
-        self.written = b""
-        self.is_closed = False
-        self.has_ended = False  # in the direction of the peer
-
-    def get_extra_info(self, name: str) -> Any:
-        return ("127.0.0.1", 6455) if name == "sockname" else None
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def taken(self) -> bytes:
-        data, self.written = self.written, b""
-        return data
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    abort = close
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self.has_ended = True
-
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-
-
-class Host:
-    routes = Routes(NODES)
-    limits = Limits()
-    node_count = 3
-    keepalive_s = 0
-    requests = 0
-
-    def __init__(self) -> None:
-        self.failed: set[int] = set()
-
-    def port_of(self, node: int) -> int:
-        return node
-
-    def opened(self, client: Client) -> bytes | None:
-        return None
-
-    def closed(self, client: Client) -> None: ...
-
-
-class Gate:
-    """A client, and its connections to the nodes by number."""
-
-    def __init__(self) -> None:
-        self.upstreams: dict[int, NodeConnection] = {}
-        self.wires: dict[int, Wire] = {}
-        self.client = Client(Host())
-        self.wire = Wire()
-        self.client.connection_made(self._as_transport(self.wire))
-
-    @staticmethod
-    def _as_transport(wire: Wire) -> asyncio.Transport:
-        found: Any = wire
-        return found
-
-    def connect(self, upstream: NodeConnection) -> None:
-        self.upstreams[upstream.node] = upstream
-        wire = self.wires[upstream.node] = Wire()
-        upstream.connection_made(self._as_transport(wire))
-
-    def ask(self, line: str) -> None:
-        self.client.data_received(encode_command(line.split()))
+from millstream.server.protocol.resp import encode_reply
 
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     gate = Gate()
-    monkeypatch.setattr(NodeConnection, "open", lambda upstream, host, port: gate.connect(upstream))
+    monkeypatch.setattr(NodeConnection, "open", lambda upstream, place: gate.connect(upstream))
     return gate
 
 
@@ -131,7 +46,7 @@ def test_the_end_of_a_client_reaches_later_nodes(
 ) -> None:
     gate = Gate()
     later: list[NodeConnection] = []
-    monkeypatch.setattr(NodeConnection, "open", lambda upstream, host, port: later.append(upstream))
+    monkeypatch.setattr(NodeConnection, "open", lambda upstream, place: later.append(upstream))
     gate.ask("XREAD BLOCK 0 STREAMS a $")
     assert gate.client.eof_received()
     gate.connect(later[0])

@@ -7,6 +7,7 @@ every LOOK_S seconds, too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from millstream.server.cluster.store.store import (
@@ -38,6 +39,11 @@ class StoreFollower:
         self._note = note
         self._lose = lose
         self._contents = Contents(0, {})
+        self._wanted = asyncio.Event()
+
+    def look_soon(self) -> None:
+        """Read everything now: the watch may be late."""
+        self._wanted.set()
 
     async def run(self) -> None:
         """Run until this task is cancelled."""
@@ -57,10 +63,15 @@ class StoreFollower:
 
     async def _watch_and_look(self) -> None:
         """Returns when the watch has ended or has missed something."""
+        self._wanted.clear()
         watching = asyncio.create_task(self._watch(self._contents.revision))
+        watching.add_done_callback(lambda task: self._wanted.set())
         try:
             while True:
-                await asyncio.wait({watching}, timeout=LOOK_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._wanted.wait()
+                self._wanted.clear()
                 if watching.done():
                     return watching.result()
                 if not await self._look():

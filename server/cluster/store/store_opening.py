@@ -6,12 +6,14 @@ import ssl
 from pathlib import Path
 from typing import NamedTuple
 
+from millstream.errors import StartError
 from millstream.server.cluster.store.etcd_store import (
     EtcdStore,
     Login,
     parse_endpoints,
     tls_context,
 )
+from millstream.server.config.directives import Config
 from millstream.server.config.store_directives import CLUSTER_NAME
 
 
@@ -59,6 +61,25 @@ def _tls_of(settings: StoreSettings) -> ssl.SSLContext | None:
     if not certificate and not settings.authority_file:
         return None
     return tls_context(settings.authority_file, certificate, key)
+
+
+def configured_store(config: Config) -> EtcdStore:
+    """The store of the directives. StartError if one is wrong."""
+    cluster = config.cluster
+    try:
+        return open_store(
+            StoreSettings(
+                cluster.name,
+                cluster.etcd,
+                cluster.etcd_user,
+                cluster.etcd_password_file,
+                cluster.etcd_cacert,
+                cluster.etcd_cert,
+                cluster.etcd_key,
+            )
+        )
+    except ValueError as problem:
+        raise StartError(f"cluster-etcd: {problem}") from None
 
 
 def _password_in(path: Path) -> str:

@@ -1,0 +1,338 @@
+"""The requests of one client on their way: connections to nodes, the order of the replies, and
+requests that are sent again because a node has refused them.
+
+A refusal says that the request did not run. It is sent again until `gateway-retry` is over: to the
+node that has the slot by then. If a connection ends, requests that only read are sent again, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from millstream.commands.table.registry import Command
+from millstream.server.execution.slot_check import positions_of
+from millstream.server.gateway import request_policies as policies
+from millstream.server.gateway.machine_nodes import Nodes
+from millstream.server.gateway.merging import Merge, split
+from millstream.server.gateway.node_connection import Answer, Call, NodeConnection, Receiver, Run
+from millstream.server.gateway.order import Gathering, ReplyOrder
+from millstream.server.gateway.refused_requests import Again, Repeats
+from millstream.server.gateway.reply_scanner import REFUSALS
+from millstream.server.gateway.routing import RequestReader, requests_in
+from millstream.server.protocol.resp import Limits
+from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
+
+ORDER_MAX = 4096  # runs and answers that wait
+MOVED_AGAIN = b"-TRYAGAIN slot %s is at another node now: send the request again\r\n"
+
+
+class Shared(Protocol):
+    """The parts that all clients share."""
+
+    nodes: Nodes
+    limits: Limits
+    retry_s: float
+    unserved: int
+
+
+class Sending:
+    """`order_max`: no further request is looked at while this number waits; 0 while refused ones
+    wait."""
+
+    def __init__(self, host: Shared, client: Receiver, resume: Callable[[], None]) -> None:
+        """`resume` is called after requests were sent again."""
+        self.upstreams: dict[int, NodeConnection] = {}
+        self.order = ReplyOrder()
+        self.order_max = ORDER_MAX
+        self.address = ""  # of the gateway to which the client has connected
+        self.number = 0  # of the client
+        self._host = host
+        self._client = client
+        self._resume_client = resume
+        self._repeats = Repeats(self._resume)
+        self._home: int | None = None
+        self._is_keeping = host.retry_s > 0  # requests, until they are answered
+
+    @property
+    def attempts(self) -> int:
+        return self._repeats.count
+
+    # Connections
+
+    def home_node(self) -> int:
+        """The node for requests without keys: one that runs."""
+        nodes = self._host.nodes
+        if self._home is None or self._home in nodes.failed:
+            running = [node for node in nodes.all if node not in nodes.failed]
+            self._home = running[self.number % len(running)] if running else None
+        return (nodes.all or [0])[0] if self._home is None else self._home
+
+    def upstream(self, node: int) -> NodeConnection:
+        """The connection to a node."""
+        found = self.upstreams.get(node)
+        if found is None:
+            found = self.upstreams[node] = self.new_upstream(node)
+        return found
+
+    def new_upstream(self, node: int) -> NodeConnection:
+        """Another connection to a node."""
+        unreachable = self._host.nodes.unreachable(node)
+        made = NodeConnection(self._client, node, unreachable, finds_refusals=self._is_keeping)
+        made.open(self._host.nodes.place_of(node, self.address))
+        return made
+
+    # Requests
+
+    def answer(self, data: bytes) -> None:
+        """A reply of the gateway itself."""
+        answer = Answer()
+        self.order.append(answer)
+        self.order.complete(answer, data)
+
+    def send(self, node: int, raw: bytes, count: int = 1, *, is_open: bool = True) -> None:
+        """Requests for one node, whose replies the client gets as they are. Unless `is_open`, they
+        are not sent again, nor to another node: those of a transaction."""
+        if node in self._host.nodes.failed:
+            self._refuse(node, raw, count, is_open)
+            return
+        upstream = self.upstream(node)
+        run = self.order.continued(upstream) if is_open else None
+        if run is None:
+            run = Run(upstream, 0, is_open=is_open)
+            self.order.append(run)
+        run.missing += count
+        if self._is_keeping and is_open:
+            run.keep(raw, count)
+        upstream.send(raw, run)
+
+    def _refuse(self, node: int, raw: bytes, count: int, is_open: bool) -> None:
+        """The node cannot be asked at present."""
+        error = self._host.nodes.unreachable(node)
+        self._host.nodes.note_refusal(node, error)
+        if not (self._is_keeping and is_open):
+            self._host.unserved += count
+            self.answer(error * count)
+            return
+        for request in requests_in(raw, self._host.limits):
+            answer = Answer()
+            self.order.append(answer)
+            self._repeat(partial(self._send_again, answer, request))
+
+    def send_by_slot(self, slot: int | None, raw: bytes) -> None:
+        self.send(self.home_node() if slot is None else self._host.nodes.routes.node_of(slot), raw)
+
+    def gather(
+        self,
+        requests: Sequence[tuple[int, bytes]],
+        merge: Merge,
+        when_mixed: Callable[[], None] | None = None,
+    ) -> None:
+        """Requests to several nodes, whose replies become one."""
+        answer = Answer()
+        self.order.append(answer)
+        finish = partial(self.order.complete, answer)
+        gathering = Gathering(self.order.kept, len(requests), merge, finish, when_mixed)
+        for part, (node, raw) in enumerate(requests):
+            self._ask(node, raw, partial(gathering.take, part), answer)
+
+    def split(
+        self,
+        row: Command,
+        words: list[bytes],
+        take: Callable[[bytes], object],
+        answer: Answer,
+        until_s: float = 0.0,
+    ) -> None:
+        """A request for several nodes, as parts of which each may be sent again."""
+        node_of = self._host.nodes.routes.node_of
+        parts, merge = split(row, words, node_of)
+        gathering = Gathering(self.order.kept, len(parts), merge, take)
+        for at, part in enumerate(parts):
+            node = node_of(part.slot)
+            self._ask_part(part.request, partial(gathering.take, at), answer, node, until_s)
+
+    def _ask(
+        self,
+        node: int,
+        raw: bytes,
+        take: Callable[[bytes], object],
+        answer: Answer,
+        again: Again | None = None,
+        until_s: float = 0.0,
+    ) -> None:
+        """A request whose whole reply `take` gets. `again` sends it once more; None: to the same
+        node."""
+        again = again or partial(self._ask, node, raw, take, answer, None)
+        if node not in self._host.nodes.failed:
+            call = Call(take, 1, answer)
+            if self._is_keeping:
+                call.raw, call.again, call.until_s = raw, again, until_s
+            self.upstream(node).send(raw, call)
+            return
+        error = self._host.nodes.unreachable(node)
+        self._host.nodes.note_refusal(node, error)
+        if self._may_repeat(until_s):
+            self._repeat(again, until_s)
+        else:
+            self._host.unserved += 1
+            take(error)
+
+    def _ask_part(
+        self,
+        raw: bytes,
+        take: Callable[[bytes], object],
+        answer: Answer,
+        node: int,
+        until_s: float = 0.0,
+    ) -> None:
+        again = partial(self._ask_part_again, raw, take, answer)
+        self._ask(node, raw, take, answer, again, until_s)
+
+    def _ask_part_again(
+        self, raw: bytes, take: Callable[[bytes], object], answer: Answer, until_s: float
+    ) -> None:
+        """The keys may be at another node, or at several ones, since the map has changed."""
+        node, reader = self._read(raw)
+        if node >= 0:
+            self._ask_part(raw, take, answer, node, until_s)
+            return
+        assert reader.command is not None
+        if len({*self.nodes_of(reader.command, reader.words)}) > 1:
+            self.split(reader.command, reader.words, take, answer, until_s)
+        else:
+            [node] = {*self.nodes_of(reader.command, reader.words)}
+            self._ask_part(raw, take, answer, node, until_s)
+
+    def nodes_of(self, row: Command, words: list[bytes]) -> list[int]:
+        """The node of each key."""
+        node_of = self._host.nodes.routes.node_of
+        return [node_of(cluster_slot_of(words[at])) for at in positions_of(row.key_specs, words)]
+
+    # Requests that are sent again
+
+    def _may_repeat(self, until_s: float) -> bool:
+        """True before the end of `gateway-retry`; 0: the request was not refused before."""
+        return self._is_keeping and (not until_s or asyncio.get_running_loop().time() < until_s)
+
+    def _repeat(self, again: Again, until_s: float = 0.0) -> None:
+        is_first = not until_s
+        until_s = until_s or asyncio.get_running_loop().time() + self._host.retry_s
+        self._repeats.add(again, until_s, is_first=is_first)
+        self.order_max = 0
+
+    def repeat_later(self, again: Again, until_s: float) -> bool:
+        """Call a function after a pause, and no later request before; False after the end of
+        `gateway-retry`."""
+        if not self._may_repeat(until_s):
+            return False
+        self._repeat(again, until_s)
+        return True
+
+    def repeat_now(self) -> None:
+        """The map has changed."""
+        self._repeats.send()
+
+    def _resume(self) -> None:
+        self.order_max = 0 if self._repeats else ORDER_MAX
+        self._resume_client()
+
+    def _read(self, raw: bytes) -> tuple[int, RequestReader]:
+        """The node of a request, or WORDS."""
+        reader = RequestReader(self._host.nodes.routes, self._host.limits)
+        reader.feed(raw)
+        return reader.next(), reader
+
+    def _send_again(self, answer: Answer, raw: bytes, until_s: float) -> None:
+        """A request whose reply the client gets as it is."""
+        node, reader = self._read(raw)
+        row = reader.command if node < 0 else None
+        if node < 0 and row is not None:
+            nodes = {*self.nodes_of(row, reader.words)}
+            if reader.kind == policies.SPLIT and len(nodes) > 1:
+                take = partial(self.order.complete, answer)
+                self.split(row, reader.words, take, answer, until_s)
+                return
+            slot = slot_of(row, reader.words)
+            node = self.home_node() if slot is None else self._host.nodes.routes.node_of(slot)
+        elif node < 0:
+            node = self.home_node()
+        if node in self._host.nodes.failed:
+            error = self._host.nodes.unreachable(node)
+            self._host.nodes.note_refusal(node, error)
+            if self._may_repeat(until_s):
+                self._repeat(partial(self._send_again, answer, raw), until_s)
+            else:
+                self._host.unserved += 1
+                self.order.complete(answer, error)
+            return
+        upstream = self.upstream(node)
+        run = Run(upstream, 1, until_s=until_s)
+        run.keep(raw, 1)
+        self.order.replace(answer, run)
+        upstream.send(raw, run)
+
+    def refused(self, upstream: NodeConnection, item: Run | Call, error: bytes) -> bytes | None:
+        """A request did not run, or was not sent at all. The error for the client, or None if the
+        request is taken from the connection and sent again."""
+        nodes = self._host.nodes
+        is_unreachable = error == upstream.unreachable
+        if not (is_unreachable or error.startswith(REFUSALS)):
+            return error
+        nodes.note_refusal(upstream.node, error)
+        if item.may_repeat and self._may_repeat(item.until_s):
+            self._take_back(upstream, item)
+            return None
+        if is_unreachable:
+            self._host.unserved += 1
+        if error.startswith(b"-MOVED ") and self._is_keeping:
+            return MOVED_AGAIN % error.split()[1]
+        return error
+
+    def _take_back(self, upstream: NodeConnection, item: Run | Call) -> None:
+        """Send the next request of a connection again, later."""
+        if item.again is not None:
+            if isinstance(item, Run):
+                self.order.drop(item)
+            self._repeat(item.again, item.until_s)
+        else:
+            assert isinstance(item, Run)
+            answer = Answer()
+            raw = item.next_request(self._host.limits)
+            self.order.put_before(item, answer)
+            self._repeat(partial(self._send_again, answer, raw), item.until_s)
+        upstream.take_back(item)
+
+    def recover(self, upstream: NodeConnection) -> bool:
+        """A connection has ended. If all its requests only read, send them again; false if one may
+        have changed something."""
+        if not self._is_keeping or upstream.has_messages or upstream.is_inside:
+            return False
+        for item in upstream.expected:
+            if not item.may_repeat or not self._may_repeat(item.until_s):
+                return False
+            for raw in item.requests(self._host.limits):
+                reader = self._read(raw)[1]
+                row = reader.row
+                if row is None or "readonly" not in row.flags:
+                    return False
+        while upstream.expected:
+            self._take_back(upstream, upstream.expected[0])
+        return True
+
+    def close(self) -> None:
+        for upstream in self.upstreams.values():
+            upstream.close()
+        self.upstreams.clear()
+        self.order.clear()
+        self._repeats.clear()
+
+
+def slot_of(row: Command, words: list[bytes]) -> int | None:
+    """The slot of the first key; None without keys. Of CLUSTER's questions about a slot, this."""
+    if row.name in ("cluster|countkeysinslot", "cluster|getkeysinslot") and len(words) > 2:
+        return int(words[2]) % CLUSTER_SLOTS if words[2].isdigit() else None
+    places = positions_of(row.key_specs, words)
+    return cluster_slot_of(words[places[0]]) if places else None

@@ -1,0 +1,90 @@
+"""The nodes of one machine, as the gateway sees them: the supervisor tells which of them run."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from millstream.server.cluster.slot_map import SlotMap
+from millstream.server.cluster.states import FAILED, NodeState
+from millstream.server.cluster.supervisor_link import StateLink
+from millstream.server.gateway.routing import Routes
+
+
+class Place(NamedTuple):
+    """The address of a node, and the TLS for it or None."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+
+
+class Nodes(Protocol):
+    """The nodes by number, from 0. `failed` are those that cannot be asked now, `all` those with
+    slots. `on_failed` and `on_moved` are called with a node that hangs or has ended, and with one
+    whose requests go to another address from now on; `on_change` after a change of the map."""
+
+    routes: Routes
+    all: list[int]
+    failed: set[int]
+    on_failed: Callable[[int], None]
+    on_moved: Callable[[int], None]
+    on_change: Callable[[], None]
+    etcd_errors: int
+
+    def place_of(self, node: int, local: str) -> Place:
+        """The address of a node that has not failed. `local` is that of the gateway to which a
+        client has connected."""
+
+    def unreachable(self, node: int) -> bytes:
+        """The reply to a request for a node that cannot be asked."""
+
+    def note_refusal(self, node: int, error: bytes) -> None:
+        """A node has refused a request, perhaps with MOVED: look at the map."""
+
+    def start(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None: ...
+    def begin_serving(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class MachineNodes:
+    """The node of each shard listens on a port after that of the gateway, at all addresses."""
+
+    def __init__(self, slot_map: SlotMap, port: int) -> None:
+        self.routes = Routes(slot_map.indices())
+        self.all = list(range(len(slot_map.shards)))
+        self.failed: set[int] = set()
+        self.on_failed: Callable[[int], None] = lambda node: None
+        self.on_moved: Callable[[int], None] = lambda node: None
+        self.on_change: Callable[[], None] = lambda: None
+        self.etcd_errors = 0
+        self._port = port
+        self._link: StateLink | None = None
+
+    def place_of(self, node: int, local: str) -> Place:
+        return Place(local, self._port + node + 1)
+
+    def unreachable(self, node: int) -> bytes:
+        return b"-CLUSTERDOWN Hash slot not served: node %04d cannot be reached\r\n" % (node + 1)
+
+    def note_refusal(self, node: int, error: bytes) -> None:
+        """The map of a machine does not change."""
+
+    def start(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+        self._link = StateLink.of_environment(loop, lambda: 0, self.note_states, stop)
+
+    def begin_serving(self) -> None:
+        assert self._link is not None
+        self._link.begin_serving()
+
+    def close(self) -> None:
+        """The link ends with this process."""
+
+    def note_states(self, states: dict[int, NodeState]) -> None:
+        """The supervisor tells which nodes run."""
+        failed = {number - 1 for number, state in states.items() if state.health == FAILED}
+        new, self.failed = failed - self.failed, failed
+        for node in new:
+            self.on_failed(node)

@@ -1,0 +1,161 @@
+"""Requests that nodes have refused, or whose node has ended, at the gateway of a changing map."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import pytest
+from tests.support.gateway_wires import Gate
+from tests.support.resp import encode_command
+from tests.support.virtual_time import run_at_once
+
+from millstream.server.gateway.node_connection import NodeConnection
+from millstream.server.protocol.resp import encode_reply
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
+
+RETRY_S = 5.0
+DOWN = b"-CLUSTERDOWN The cluster is down\r\n"
+Check = Callable[[Gate], Coroutine[None, None, None]]
+
+
+def request(line: str) -> bytes:
+    return encode_command(line.split())
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Callable[[Check], None]:
+    """Runs a check of a gateway that repeats."""
+
+    def run(one: Check) -> None:
+        async def within() -> None:
+            gate = Gate(RETRY_S)
+            monkeypatch.setattr(NodeConnection, "open", lambda made, place: gate.connect(made))
+            await one(gate)
+
+        run_at_once(within())
+
+    return run
+
+
+def node_of(gate: Gate, key: str) -> int:
+    return gate.nodes.routes.node_of(cluster_slot_of(key.encode()))
+
+
+def test_a_refused_part_of_a_pipeline_is_sent_again(check: Callable[[Check], None]) -> None:
+    async def one(gate: Gate) -> None:
+        node = node_of(gate, "a")
+        gate.ask(*(f"INCR a{{a}}{number}" for number in range(5)))
+        gate.wires[node].taken()
+        gate.upstreams[node].data_received(b":1\r\n" + DOWN + b"-TRYAGAIN wait\r\n:4\r\n" + DOWN)
+        assert gate.wire.taken() == b":1\r\n"
+        gate.ask("GET a")
+        assert not gate.wires[node].taken()  # until the refused ones have been sent
+        await asyncio.sleep(0.1)
+        sent = "".join(request(f"INCR a{{a}}{number}").decode() for number in (1, 2, 4))
+        assert gate.wires[node].taken() == sent.encode() + request("GET a")
+        assert not gate.wire.taken()
+        gate.upstreams[node].data_received(b":2\r\n:3\r\n")
+        assert gate.wire.taken() == b":2\r\n:3\r\n:4\r\n"
+        gate.upstreams[node].data_received(b":5\r\n+value\r\n")
+        assert gate.wire.taken() == b":5\r\n+value\r\n"
+
+    check(one)
+
+
+def test_a_refusal_lasts_until_the_time_is_over(check: Callable[[Check], None]) -> None:
+    async def one(gate: Gate) -> None:
+        loop = asyncio.get_running_loop()
+        node, slot = node_of(gate, "a"), cluster_slot_of(b"a")
+        moved = b"-MOVED %d 10.0.0.9:6455\r\n" % slot
+        begin_s = loop.time()
+        gate.ask("SET a 1")
+        attempts = 0
+        while not gate.wire.written:
+            if gate.wires[node].taken():
+                attempts += 1
+                gate.upstreams[node].data_received(moved)
+            await asyncio.sleep(0.01)
+        assert RETRY_S <= loop.time() - begin_s < RETRY_S + 1
+        assert attempts > 10
+        assert gate.wire.taken().startswith(b"-TRYAGAIN slot %d is at another node now: " % slot)
+
+    check(one)
+
+
+def test_a_request_follows_the_map(check: Callable[[Check], None]) -> None:
+    async def one(gate: Gate) -> None:
+        node, slot = node_of(gate, "a"), cluster_slot_of(b"a")
+        other = (node + 1) % 3
+        gate.ask("SET a 1", "MGET a a{a} b{a}")
+        gate.wires[node].taken()
+        gate.upstreams[node].data_received(b"-MOVED %d 10.0.0.9:6455\r\n" % slot)
+        gate.upstreams[node].data_received(b"-MOVED %d 10.0.0.9:6455\r\n" % slot)
+        gate.nodes.routes.set_node(slot, other)
+        gate.client.repeat_now()
+        assert not gate.wires[node].taken()
+        assert gate.wires[other].taken() == request("SET a 1") + request("MGET a a{a} b{a}")
+        values = encode_reply([b"1", None, None])
+        gate.upstreams[other].data_received(b"+OK\r\n" + values)
+        assert gate.wire.taken() == b"+OK\r\n" + values
+
+    check(one)
+
+
+def test_a_part_that_is_refused_is_divided_again(check: Callable[[Check], None]) -> None:
+    async def one(gate: Gate) -> None:
+        node = node_of(gate, "a")
+        same = [f"k{number}" for number in range(200) if node_of(gate, f"k{number}") == node][:2]
+        gate.ask(f"DEL a {same[0]} {same[1]}")
+        parts = gate.wires[node].taken()
+        assert parts == request("DEL a") + request(f"DEL {same[0]}") + request(f"DEL {same[1]}")
+        other = (node + 1) % 3
+        gate.nodes.routes.set_node(cluster_slot_of(same[0].encode()), other)
+        gate.upstreams[node].data_received(b":1\r\n-MOVED 1 10.0.0.9:6455\r\n:1\r\n")
+        await asyncio.sleep(0.1)
+        assert gate.wires[other].taken() == request(f"DEL {same[0]}")
+        gate.upstreams[other].data_received(b":1\r\n")
+        assert gate.wire.taken() == b":3\r\n"
+
+    check(one)
+
+
+def test_reads_survive_the_end_of_a_node(check: Callable[[Check], None]) -> None:
+    async def one(gate: Gate) -> None:
+        node = node_of(gate, "a")
+        gate.ask("GET a", "GET b{a}", "XRANGE c{a} - +")
+        gate.upstreams[node].data_received(b"+1\r\n+unfin")
+        gate.upstreams[node].connection_lost(None)
+        assert gate.wire.taken() == b"+1\r\n"
+        await asyncio.sleep(0.1)
+        assert gate.wires[node].taken() == request("GET b{a}") + request("XRANGE c{a} - +")
+        gate.upstreams[node].data_received(b"+2\r\n*0\r\n")
+        assert gate.wire.taken() == b"+2\r\n*0\r\n"
+        assert not gate.wire.is_closed
+
+    check(one)
+
+
+@pytest.mark.parametrize("lost", ["SET a 1", "XREADGROUP GROUP g c STREAMS a >", "UNKNOWN a"])
+def test_what_may_have_run_ends_the_client(check: Callable[[Check], None], lost: str) -> None:
+    async def one(gate: Gate) -> None:
+        gate.ask("GET a", lost)
+        for upstream in [*gate.upstreams.values()]:
+            upstream.connection_lost(None)
+        await asyncio.sleep(1)
+        assert gate.wire.is_closed
+        assert not gate.wire.written
+
+    check(one)
+
+
+def test_a_reply_of_which_a_part_was_sent_ends_the_client(check: Callable[[Check], None]) -> None:
+    async def one(gate: Gate) -> None:
+        gate.ask("MGET a{a} b{a}")
+        [upstream] = gate.upstreams.values()
+        upstream.data_received(b"*2\r\n+1\r\n")
+        assert gate.wire.taken() == b"*2\r\n+1\r\n"
+        upstream.connection_lost(None)
+        assert gate.wire.is_closed
+
+    check(one)
