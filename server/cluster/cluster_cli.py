@@ -163,9 +163,16 @@ def _timeout(default_s: int) -> Callable[[F], F]:
     )  # fmt: skip
 
 
+def _given(context: click.Context, parameter: click.Parameter, text: str) -> str:
+    """An ID of a node. Every ID begins with "", which a script may give by mistake."""
+    if not text:
+        raise click.BadParameter("it is empty")
+    return text
+
+
 @cluster.command()
 @click.argument("shard")
-@click.argument("node")
+@click.argument("node", callback=_given)
 @store_options
 @_timeout(3600)
 def add(shard: str, node: str, timeout_s: float, **settings: str) -> None:
@@ -179,7 +186,7 @@ def add(shard: str, node: str, timeout_s: float, **settings: str) -> None:
 
 @cluster.command()
 @click.argument("shard")
-@click.argument("node")
+@click.argument("node", callback=_given)
 @store_options
 @_timeout(60)
 def remove(shard: str, node: str, timeout_s: float, **settings: str) -> None:
@@ -192,8 +199,8 @@ def remove(shard: str, node: str, timeout_s: float, **settings: str) -> None:
 
 
 @cluster.command()
-@click.argument("old")
-@click.argument("new")
+@click.argument("old", callback=_given)
+@click.argument("new", callback=_given)
 @store_options
 @_timeout(3600)
 def replace(old: str, new: str, timeout_s: float, **settings: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
+from millstream.__main__ import main
 from millstream.server.config.store_directives import NAME, SHARD, ZONE_NAME, duration
 
 SECONDS, MILLISECONDS = duration("s", 2, 3600), duration("ms", 500, 600_000)
@@ -40,3 +42,12 @@ def test_names_fit_into_keys_of_etcd() -> None:
     ):
         with pytest.raises(ValueError, match="argument must be"):
             kind.parse(text, None)
+
+
+@pytest.mark.parametrize("words", [("add", "s1", ""), ("remove", "s1", ""), ("replace", "", "a")])
+def test_an_empty_id_names_no_node(words: tuple[str, ...]) -> None:
+    """Every ID begins with it."""
+    where = ["--name", "prod", "--etcd", "http://127.0.0.1:1"]
+    done = CliRunner().invoke(main, ["cluster", *words, *where])
+    assert done.exit_code == 2
+    assert "it is empty" in done.output
