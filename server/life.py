@@ -647,6 +647,7 @@ class Server:
 
     def _empty_databases(self) -> None:
         defer(False)  # the next steps need the memory
+        self.keyspace.slot_states.clear()
         for db in self.keyspace.databases:
             db.clear()
         defer(True)

@@ -317,6 +317,11 @@ def cluster_keyslot(ctx: Context[ClusterHost], args: Args) -> object:
     return cluster_slot_of(args.take())
 
 
+def _is_shown(ctx: Context[ClusterHost], node: NodeView, slot: int) -> bool:
+    """True if the keys of a slot are shown: this node has it, and it does not arrive or leave."""
+    return node.owns(slot) and slot not in ctx.keyspace.hidden_slots
+
+
 @cluster_command("COUNTKEYSINSLOT slot:integer")
 def cluster_countkeysinslot(ctx: Context[ClusterHost], args: Args) -> object:
     """Returns the number of keys in a hash slot.
@@ -326,7 +331,7 @@ def cluster_countkeysinslot(ctx: Context[ClusterHost], args: Args) -> object:
     slot = args.take_int()
     if not 0 <= slot < CLUSTER_SLOTS:
         raise CommandError("ERR Invalid slot")
-    return ctx.db.slots.count_in(slot) if node.owns(slot) else 0
+    return ctx.db.slots.count_in(slot) if _is_shown(ctx, node, slot) else 0
 
 
 @cluster_command(
@@ -342,7 +347,8 @@ def cluster_getkeysinslot(ctx: Context[ClusterHost], args: Args) -> object:
     slot, count = args.take_int(), args.take_int()
     if not 0 <= slot < CLUSTER_SLOTS or count < 0:
         raise CommandError("ERR Invalid slot or number of keys")
-    found = ctx.db.slots.keys_in(slot, min(count, KEYS_MAX)) if node.owns(slot) else []
+    most = min(count, KEYS_MAX) if _is_shown(ctx, node, slot) else 0
+    found = ctx.db.slots.keys_in(slot, most)
     return found if len(found) <= KEYS_AT_ONCE else LongReply(in_parts(found))
 
 

@@ -27,6 +27,7 @@ from millstream.glob import is_literal, matcher
 from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.key_walk import KeyIterator
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.slot_keys import flush, visible_count
 from millstream.storage.keyspace.swapdb import swap_databases
 
 command = CommandGroup("server", "@keyspace")
@@ -39,6 +40,7 @@ KEYS_AT_ONCE = 4096  # KEYS searches a database with more keys in steps
 LOOKS = 1024  # keys, and slots for keys, examined in one step
 KEYS_PER_PART = 128
 ANY_KEY = b"*"
+RANDOM_TRIES = 100  # to find a random key while others are hidden
 
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ def keys(ctx: Context, args: Args) -> object:
     pattern = args.take()
     many = len(ctx.db) > KEYS_AT_ONCE
     if many and is_literal(pattern):
-        return [] if ctx.db.get(pattern) is None else [pattern]
+        return alive(ctx.db, [] if ctx.db.get(pattern) is None else [pattern])
     matches = None if pattern == ANY_KEY else matcher(pattern)
     if many:
         return LongReply(_matching(ctx.db.walk(), matches))
@@ -171,10 +173,25 @@ def randomkey(ctx: Context[DatabasesHost], args: Args) -> object:
     """Returns a random key name from the database.
 
     The reply is null if the database is empty."""
+    if ctx.keyspace.hidden_slots:
+        return _random_visible(ctx)
     while (key := ctx.db.key_at(ctx.server.random_number())) is not None:
         # The look-up deletes an expired key, unless changes are not allowed now.
         if ctx.db.get(key) is not None or not ctx.keyspace.may_delete:
             return key
+    return None
+
+
+def _random_visible(ctx: Context[DatabasesHost]) -> bytes | None:
+    """A random key that is in no hidden slot. If nearly all are, the first one that is found."""
+    slots, hidden = ctx.db.slots, ctx.keyspace.hidden_slots
+    for _ in range(RANDOM_TRIES):
+        key = ctx.db.key_at(ctx.server.random_number())
+        if key is not None and alive(ctx.db, [key]):
+            return key
+    for slot in slots.used_cluster_slots():
+        if slot not in hidden and (found := alive(ctx.db, slots.keys_in(slot, RANDOM_TRIES))):
+            return found[0]
     return None
 
 
@@ -183,7 +200,7 @@ def dbsize(ctx: Context, args: Args) -> object:
     """Returns the number of keys in the database.
 
     Expired keys count until they are deleted."""
-    return len(ctx.db)
+    return visible_count(ctx.db)
 
 
 # ---------------------------------------------------------------- flushing
@@ -191,13 +208,13 @@ def dbsize(ctx: Context, args: Args) -> object:
 
 @effect(b"FLUSHDB", keys=())
 def apply_flushdb(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    keyspace.databases[db_index].clear()
+    flush(keyspace.databases[db_index])
 
 
 @effect(b"FLUSHALL", keys=())
 def apply_flushall(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
     for db in keyspace.databases:
-        db.clear()
+        flush(db)
 
 
 def _flush(args: Args, databases: list[Database]) -> int:
@@ -205,7 +222,7 @@ def _flush(args: Args, databases: list[Database]) -> int:
     if not args.option(b"ASYNC"):
         args.option(b"SYNC")
     args.finish()
-    return sum(db.clear() for db in databases)
+    return sum(flush(db) for db in databases)
 
 
 @command(

@@ -22,6 +22,7 @@ from millstream.commands.runtime.replies import OK, Simple
 from millstream.commands.table.containers import Container
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import NO_SUCH_KEY, SYNTAX, CommandError
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.keyspace.database import Appended, Database, Sum
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
@@ -87,7 +88,10 @@ def tell_overwritten(
 
 
 def alive(db: Database, keys: list[bytes]) -> list[bytes]:
-    """The keys that exist; expired ones are deleted."""
+    """The keys that exist, without those in hidden slots; expired ones are deleted."""
+    hidden = db.keyspace.hidden_slots
+    if hidden:
+        keys = [key for key in keys if cluster_slot_of(key) not in hidden]
     if not db.expiries:
         return keys
     return [key for key in keys if db.get(key) is not None]

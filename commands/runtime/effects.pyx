@@ -45,6 +45,8 @@ CODES = {
     b"SCHEDULE": SCHEDULE_CODE, b"UNSCHEDULE": UNSCHEDULE_CODE, b"FIRE": FIRE_CODE,
     b"XDELRANGE": 60,
     b"PICK": PICK_CODE,
+    b"IMPORT": 63, b"LEAVE": 64, b"STAY": 65, b"OWN": 66, b"DROPSLOTS": 67, b"FLUSHSLOTS": 68,
+    b"STREAMS": 69, b"KEYPART": 70,
 }
 cdef list NAMES = [None] * 128
 for _name, _code in CODES.items():
@@ -247,6 +249,16 @@ cdef class Effects:
             else:
                 self.put_bytes(b"%d" % word)
         return self.finish()
+
+    def record_payload(self, bytes payload not None) -> None:
+        """Record effects that are there already, of database 0."""
+        if self.enabled and payload:
+            self.begun += 1
+            self.resp = False
+            if self.db != 0:
+                self.select(0)
+            self.out.put_raw(payload, len(payload))
+            self.finish()
 
     cdef bytes take(self):
         cdef bytes payload = None

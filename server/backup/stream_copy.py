@@ -22,7 +22,7 @@ from millstream.storage.streams.stream_snapshot import stream_has_rules
 _FREED_BLOCKS = 512
 # One stream does not have the history of the server: a replica that started with it would continue
 # after its last frame, without the other keys.
-_OF_ALL_DATA = ("histories", "terms", "clock", "rules")
+_OF_ALL_DATA = ("histories", "terms", "clock", "rules", "slots")
 
 
 @dataclass(eq=False, repr=False)

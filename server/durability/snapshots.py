@@ -486,6 +486,7 @@ class Snapshots:
             ),
             compressed=self._config.rdbcompression,
             with_rules="rules" in job.global_meta,
+            with_slots="slots" in job.global_meta,
             pause=job.pause,
         )
 

@@ -20,6 +20,7 @@ from millstream.server.execution.timers import Timers
 from millstream.storage.blocks.lazyfree import TO_FREE, free_step
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.keyspace.retention_schedule import NEVER, RetentionSchedule
+from millstream.storage.keyspace.slot_states import FIRING, TIMER, TRIM
 
 LOGGER = logging.getLogger("millstream")
 
@@ -145,12 +146,23 @@ class DueWork:
     def moment_due(self, db_index: int, key: bytes, name: bytes | None) -> None:
         """Handle the scheduled moment of a group (expire entries, end the group, or wake a reader)
         or, without a name, of the leases of a stream."""
+        if self._is_set_aside(TIMER, db_index, key, name):
+            return
         self._context.session = None
         self._context.db = self._keyspace.databases[db_index]
         if name is None:
             lease_moment(self._context, key)
         else:
             group_moment(self._context, key, name)
+
+    def _is_set_aside(
+        self, kind: str, db_index: int, key: bytes, name: bytes | None = None
+    ) -> bool:
+        """True if the key is in a hidden slot: its work is done when the slot is served."""
+        keyspace = self._keyspace
+        return bool(keyspace.hidden_slots) and keyspace.slot_states.set_aside(
+            kind, db_index, key, name
+        )
 
     def _fire(self) -> None:
         """Append the scheduled entries that are due; the rest follows in the next turn if they are
@@ -164,6 +176,8 @@ class DueWork:
             if place is None:
                 break
             db_index, key = place
+            if self._is_set_aside(FIRING, db_index, key):
+                continue
             self._context.db = self._keyspace.databases[db_index]
             try:
                 fired, fired_bytes = firing_moment(self._context, key, left, left_bytes)
@@ -186,6 +200,8 @@ class DueWork:
             if place is None:
                 break
             db_index, key = place
+            if self._is_set_aside(TRIM, db_index, key):
+                continue
             self._context.db = self._keyspace.databases[db_index]
             try:
                 left -= 1 + policy_moment(self._context, key)

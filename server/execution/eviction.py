@@ -159,7 +159,11 @@ class Eviction:
 
     def _note(self, place: Place) -> int | None:
         """Update the candidate for a stream's oldest block, or remove it when there is none."""
-        value = self._context.keyspace.databases[place[0]].get(place[1])
+        keyspace = self._context.keyspace
+        if keyspace.hidden_slots and keyspace.slot_states.hides(place[1]):
+            self._candidates.pop(place, None)
+            return None
+        value = keyspace.databases[place[0]].get(place[1])
         oldest_ms = oldest_block_ms(value) if isinstance(value, Stream) else None
         if oldest_ms is None:
             self._candidates.pop(place, None)

@@ -29,6 +29,7 @@ from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.listeners import Listeners
 from millstream.server.replication.discarded import PREFIX as DISCARDED
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.slot_keys import visible_count
 
 CLIENTS_AT_ONCE = 100
 FILES_AT_ONCE = 100
@@ -223,7 +224,7 @@ def _latency_lines(latency: LatencyMonitor, slowlog: Slowlog, lines: Lines) -> N
 def _database_lines(keyspace: Keyspace, lines: Lines) -> Iterator[None]:
     for db in keyspace.databases:
         name = f"db{db.index}"
-        _add(lines, "redis_db_keys", len(db), db=name)
+        _add(lines, "redis_db_keys", visible_count(db), db=name)
         _add(lines, "redis_db_keys_expiring", db.expiring_count, db=name)
         if len(db):
             _add(lines, "redis_db_avg_ttl_seconds", db.average_ttl_ms() / 1000, db=name)

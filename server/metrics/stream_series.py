@@ -70,6 +70,8 @@ def choose(keyspace: Keyspace, patterns: Sequence[str], most: int) -> Iterator[C
             for key in keys:
                 if not isinstance(db.table.get(key), Stream) or not any(t(key) for t in tests):
                     continue
+                if keyspace.hidden_slots and keyspace.slot_states.hides(key):
+                    continue
                 matching += 1
                 place = (db.index, key)
                 if len(heap) < most:

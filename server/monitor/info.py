@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from millstream.server.net.listeners import Listeners
     from millstream.server.replication.role import Role
     from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.slot_keys import visible_count
 
 TOTALS = 5  # commands, bytes in and out, bytes in and out of the links of replicas
 NO_RATES = [0.0] * TOTALS
@@ -470,9 +471,10 @@ def cluster_section(config: Config) -> str:
 
 def keyspace_section(keyspace: Keyspace) -> str:
     return "".join(
-        f"db{db.index}:keys={len(db)},expires={db.expiring_count},avg_ttl={db.average_ttl_ms()},"
+        f"db{db.index}:keys={count},expires={db.expiring_count},avg_ttl={db.average_ttl_ms()},"
         "subexpiry=0\r\n"
         for db in keyspace.databases_with_keys()
+        if (count := visible_count(db))
     )
 
 

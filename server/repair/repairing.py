@@ -127,6 +127,7 @@ class _Repair:
                 compressed=False,
                 small_compressed=False,
                 with_rules=salvage.keyspace.has_rules,
+                with_slots=bool(salvage.keyspace.slot_states),
             )
             # Frames may be lost: this data is not that of any line of history.
             salvage.keyspace.histories = ()

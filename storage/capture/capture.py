@@ -13,6 +13,11 @@ from millstream.storage.capture.captured_keys import (
     captured_stream,
     with_expiry,
 )
+from millstream.storage.capture.present_captures import (
+    add_capture,
+    present_captures,
+    remove_capture,
+)
 from millstream.storage.capture.small_streams import SmallStreams
 from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.key_slots import SLOTS
@@ -26,17 +31,15 @@ _OTHER_KEY_COST = 8
 
 
 class Capture:
-    """A capture in progress; a keyspace has at most one. `looked_at` counts the keys and slots that
-    `step` has read, for tests."""
+    """A capture of all keys in progress; a keyspace has at most one. `looked_at` counts the keys
+    and slots that `step` has read, for tests."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         """Begin a capture of the current keyspace."""
-        if keyspace.capture is not None:
+        if any(isinstance(one, Capture) for one in present_captures(keyspace)):
             raise RuntimeError("a capture is already being taken")
         self.looked_at = 0
         self._keyspace = keyspace
-        keyspace.capture_number += 1
-        self._number = keyspace.capture_number
         for db in keyspace.databases:
             db.settle_all()
         self._databases = [
@@ -51,7 +54,7 @@ class Capture:
         self._db = -1
         self._slot = SLOTS
         self._others: list[bytes] = []  # keys of slots that were read, not captured yet
-        keyspace.capture = self
+        self._number = add_capture(keyspace, self, marks=True)
 
     def before_change(self, database: Database, key: bytes, value: bytes | Stream | None) -> None:
         """Capture a key that will change (value None: it does not exist), unless it was captured
@@ -61,7 +64,7 @@ class Capture:
         if db is None:
             return
         if isinstance(value, Stream):
-            if value.capture_mark != self._number:
+            if value.capture_mark < self._number:
                 self._take_stream(db, key, value, self._early)
             # A string may take the place of this stream.
             self._done[db].add(key)
@@ -129,7 +132,7 @@ class Capture:
         """Capture a key, unless it was captured since its slot was read; returns the cost."""
         value = self._databases[self._db].table.get(key)
         if isinstance(value, Stream):
-            if value.capture_mark != self._number:
+            if value.capture_mark < self._number:
                 return self._take_stream(self._db, key, value, found)
         elif value is not None and key not in self._done[self._db]:
             found.append(self._take_string(self._db, key, value))
@@ -138,5 +141,4 @@ class Capture:
 
     def close(self) -> None:
         """End a complete or cancelled capture."""
-        if self._keyspace.capture is self:
-            self._keyspace.capture = None
+        remove_capture(self._keyspace, self)

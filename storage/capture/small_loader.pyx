@@ -91,6 +91,7 @@ cdef class SmallLoader:
                 raise ValueError(
                     f"it belongs to database {row.db}; there are {len(databases)}")
             stream = self.load_stream(&row)
+            space.incarnation = max(space.incarnation, row.incarnation)
             for _ in range(row.groups):
                 stream.load_group(load_group(r, now_ms))
             database = databases[row.db]

@@ -179,7 +179,7 @@ cdef class SmallStreams:
     def add_slots(self, database not None, uint32_t start, uint64_t mark, Py_ssize_t most,
                   list others not None) -> tuple[int, int]:
         """Add the small streams of a database (`captured_keys.CapturedKeys`) in the slots from `start` on
-        that do not have this capture's mark, and give them the mark. `others` gets the keys with
+        whose mark is below this capture's, and give them its mark. `others` gets the keys with
         other values. Ends after about `most` keys, some others, or a full batch; returns the next
         slot and the number of keys read."""
         cdef KeySlots slots = database.slots
@@ -199,7 +199,7 @@ cdef class SmallStreams:
                 key = <object>keys[i]
                 value = table.get(key)
                 if type(value) is Stream:
-                    if (<Stream>value).capture_mark == mark:
+                    if (<Stream>value).capture_mark >= mark:
                         continue
                     if self.add(db, key, value, expiries.get(key) if expiries else None):
                         (<Stream>value).capture_mark = mark

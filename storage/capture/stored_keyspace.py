@@ -62,6 +62,8 @@ class StoredKeyspace:
             meta["source"] = keyspace.source._asdict()
         if keyspace.dropped_strings:
             meta["dropped_strings"] = [list(place) for place in keyspace.dropped_strings]
+        if keyspace.slot_states:
+            meta["slots"] = keyspace.slot_states.dump()
         return meta
 
     def restore_global(self, meta: dict[str, Any]) -> None:
@@ -76,6 +78,8 @@ class StoredKeyspace:
         if "source" in meta:
             keyspace.source = Source(**meta["source"])
         keyspace.dropped_strings = {(db, key) for db, key in meta.get("dropped_strings", ())}
+        if "slots" in meta:
+            keyspace.slot_states.load(meta["slots"])
 
     def restore(
         self, db: int, key: bytes, kind: str, meta: dict[str, Any], blocks: list[Block]

@@ -11,6 +11,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from millstream.storage.blocks.block import seal_forms
 from millstream.storage.blocks.checksum import crc32
+from millstream.storage.capture.captured_keys import packed_meta
 from millstream.storage.capture.small_rows import section_head
 from millstream.storage.capture.small_streams import SmallStreams
 from millstream.storage.files.disk import Bytes
@@ -21,6 +22,7 @@ from millstream.storage.files.snapshot_format import (
     COPY_MAGIC,
     RULES_VERSION,
     RUN_BLOCKS_MAX,
+    SLOTS_VERSION,
     SMALL_VERSION,
     TAIL_SIZE,
     TRAILER_SIZE,
@@ -32,11 +34,6 @@ from millstream.storage.files.snapshot_format import (
     encode_trailer,
     zstd,
 )
-from millstream.storage.groups.shared_groups import SharedGroups
-from millstream.storage.reservations.held_snapshot import SharedHeld
-from millstream.storage.streams.idempotence import SharedWindow
-from millstream.storage.streams.producers import SharedProducers
-from millstream.storage.streams.schedule_snapshot import SharedSchedule
 
 CHUNK_ENTRIES_MAX = 32_768
 CHUNK_BYTES_MAX = 4 << 20
@@ -44,14 +41,6 @@ CHUNK_BYTES_MAX = 4 << 20
 SMALL_CHUNK_BYTES = 256 << 10
 
 _META_INLINE_MAX = 512
-_MAYBE_LARGE = ("groups", "held", "idempotence", "producers", "schedule")
-_IN_PARTS = (
-    SharedGroups,
-    SharedHeld,
-    SharedWindow,
-    SharedProducers,
-    SharedSchedule,
-)  # packed by their own methods, in parts
 _SECTION_BYTES = 256 << 10
 _STEP_BYTES = 128 << 10  # input of one call of zstd, which runs without the interpreter's lock
 _LEVEL = 1
@@ -110,7 +99,8 @@ class SnapshotWriter:
     """Writes one snapshot: `add` every key, then `finish`. Any method may raise OSError.
 
     `compressed`: whether chunks are compressed, `small_compressed`: those of small streams.
-    `with_rules`: some groups may have rules of delivery. `pause` is called between small pieces of
+    `with_rules`: some groups may have rules of delivery. `with_slots`: some slots move between the
+    shards of a cluster. `pause` is called between small pieces of
     work, so that an event loop in the same process can run.
     """
 
@@ -122,11 +112,14 @@ class SnapshotWriter:
         compressed: bool = True,
         small_compressed: bool = True,
         with_rules: bool = False,
+        with_slots: bool = False,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
         self._file = file
         self._pause = pause
         version = RULES_VERSION if with_rules else SMALL_VERSION
+        if with_slots:
+            version = SLOTS_VERSION
         self._identity = {**identity._asdict(), "compressed": compressed, "version": version}
         self._seed = int.from_bytes(identity.salt, "little")
         self._compressor = zstd().ZstdCompressor(level=_LEVEL) if compressed else _Storing()
@@ -300,17 +293,11 @@ class SnapshotWriter:
 
     def _pack_meta(self, meta: dict[str, Any]) -> list[bytes]:
         """A key's metadata as msgpack, with large values in parts."""
-        if not any(isinstance(meta.get(name), _IN_PARTS) for name in _MAYBE_LARGE):
-            return [msgpack.packb(meta, default=bytes)]
-        parts: list[bytes] = [msgpack.Packer().pack_map_header(len(meta))]
-        for name, value in meta.items():
-            parts.append(msgpack.packb(name))
-            if not isinstance(value, _IN_PARTS):
-                parts.append(msgpack.packb(value, default=bytes))
-                continue
-            for part in value.packed():
-                parts.append(part)
+        parts: list[bytes] = []
+        for part in packed_meta(meta):
+            if parts:
                 self._pause()
+            parts.append(part)
         return parts
 
     def _add_meta(self, meta: list[bytes], length: int) -> tuple[int, ...]:

@@ -216,6 +216,20 @@ cdef int load_pending(
     return 0
 
 
+def load_more_pending(Group group not None, bytes packed not None) -> None:
+    """Add records of a dump to a group with its consumers and retry pairs, after those that it has.
+    ValueError as in `load_group`."""
+    load_pending(group, packed, 0, len(packed))
+
+
+def load_more_keys(Group group not None, bytes packed not None, bint parked) -> None:
+    """Add keys of a dump to an ordered group: of entries that are parked, or that are pending.
+    ValueError if the group has no order, or the keys are malformed."""
+    if keys_of(group) is None:
+        raise ValueError(f"group {group.name!r} has keys and no order")
+    load_keys(keys_of(group), packed, parked)
+
+
 cdef int load_large_counts(Group group, rows) except -1:
     """Restore the delivery counts that are stored outside the records."""
     cdef PendingAt at

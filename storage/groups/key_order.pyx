@@ -63,6 +63,8 @@ cdef enum:
     # An entry in a snapshot: its ID and the hash of its key.
     SAVED_BYTES = 24
 
+SAVED_SIZE = SAVED_BYTES
+
 
 cdef inline uint64_t id_hash(EntryId at) noexcept:
     cdef uint64_t mixed = (at.ms ^ (at.seq * 0x9e3779b97f4a7c15ULL)) * 0xbf58476d1ce4e5b9ULL

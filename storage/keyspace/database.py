@@ -136,10 +136,14 @@ class Database(DatabaseCore):
         """Remove a key; False when it did not exist."""
         if key not in self.table or (self.expiries and self.has_expired(key)):
             return False
+        self.drop(key)
+        return True
+
+    def drop(self, key: bytes) -> None:
+        """Remove an existing key, expired or not."""
         self.before_change(key)
         self._remove(key)
         self.mark_ready(key)
-        return True
 
     def _remove(self, key: bytes) -> None:
         for walk in self.keyspace.walks:
@@ -326,9 +330,7 @@ class Database(DatabaseCore):
 
     def drop_expired(self, key: bytes) -> None:
         """Delete an expired key."""
-        self.before_change(key)
-        self._remove(key)
-        self.mark_ready(key)
+        self.drop(key)
         self.keyspace.expired_count += 1
         self.keyspace.dirty += 1
         if self.keyspace.on_expired is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from millstream.storage.groups.dead_entries import dead_count
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
 Place = tuple[int, bytes, bytes]
 """A database, a key and a group."""
@@ -32,6 +33,9 @@ class DeadLetterTotals:
         found = 0
         for place in list(self.places):
             db_index, key, name = place
+            hidden = databases[db_index].keyspace.hidden_slots
+            if hidden and cluster_slot_of(key) in hidden:
+                continue
             groups = getattr(databases[db_index].table.get(key), "groups", {})
             dead = dead_count(groups[name].pending) if name in groups else 0
             found += dead

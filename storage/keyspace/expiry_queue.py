@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
+from operator import itemgetter
 
 NEVER = 2**64 - 1
 _STALE_MIN = 1000
@@ -45,6 +46,15 @@ class ExpiryQueue:
     def earliest(self) -> tuple[int, bytes] | None:
         """The earliest expiry and its key; None when no key expires."""
         return min(filter(None, map(self._first, self.heaps)), default=None)
+
+    def pass_over(self) -> None:
+        """Remove the pair that `earliest` returned; the key keeps its expiry."""
+        heappop(min(filter(None, self.heaps), key=itemgetter(0)))
+
+    def note_again(self, key: bytes) -> None:
+        """Add a pair for a key whose pair was passed over, if it still has an expiry."""
+        if key in self._expiries:
+            heappush(self._heap, (self._expiries[key], key))
 
     def _first(self, heap: list[tuple[int, bytes]]) -> tuple[int, bytes] | None:
         """The first pair of a heap, after those that are stale."""

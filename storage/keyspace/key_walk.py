@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.keyspace.key_slots import SLOTS
 from millstream.storage.keyspace.keyspace_core import DatabaseCore, KeyspaceCore
 
 
 class KeyIterator:
-    """Walks the keys. It records the keys that are added meanwhile to slots not walked yet, to
-    leave them out, and the keys that are removed, to list them at the end. Flushed tables are kept
-    until the walk ends."""
+    """Walks the keys that are not in hidden slots. It records the keys that are added meanwhile to
+    slots not walked yet, to leave them out, and the keys that are removed, to list them at the end.
+    Flushed tables are kept until the walk ends."""
 
     def __init__(self, keyspace: KeyspaceCore, database: DatabaseCore) -> None:
         self._keyspace = keyspace
         self._slots = database.slots
         self._expiries = database.expiries
         self._now_ms = keyspace.now_ms
+        self._hidden = keyspace.hidden_slots
         self._slot = 0
         self._come: set[bytes] = set()
         self._gone: list[bytes] = []
@@ -57,6 +59,8 @@ class KeyIterator:
                 return None
             found += self._gone[-most:]
             del self._gone[-most:]
+        if self._hidden:
+            return [key for key in found if cluster_slot_of(key) not in self._hidden]
         return found
 
     def close(self) -> None:

@@ -6,12 +6,14 @@ journal contains the expiries.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.dead_letter_totals import DeadLetterTotals
 from millstream.storage.keyspace.keyspace_core import KeyspaceCore
 from millstream.storage.keyspace.retention_schedule import RetentionSchedule
+from millstream.storage.keyspace.slot_states import EXPIRY, SlotStates
 from millstream.storage.streams.idempotence import DURATION_S, MAXSIZE
 
 Line = tuple[str, int]
@@ -68,7 +70,9 @@ class Keyspace(KeyspaceCore):
     `firing_schedule` one with scheduled entries. `deferred` has the (db, key, name) of groups whose
     time came while deletions were not allowed. `clustered` is true in a node of a cluster, which
     uses only database 0. While `names_deleted` is true, effects name each entry that is deleted: a
-    Redis that follows has no command that deletes a range.
+    Redis that follows has no command that deletes a range. `slot_states` has the cluster slots that
+    move between shards, and `hidden_slots` those whose keys are hidden; `on_slots_hidden` is
+    called after a change of the latter.
     """
 
     databases: list[Database]
@@ -100,6 +104,9 @@ class Keyspace(KeyspaceCore):
         self.dropped_strings: set[tuple[int, bytes]] = set()
         self.dead_letters = DeadLetterTotals()
         self.walks = []
+        self.hidden_slots: frozenset[int] = frozenset()
+        self.on_slots_hidden: Callable[[], None] | None = None
+        self.slot_states = SlotStates(self)
         self.databases = [Database(self, i) for i in range(databases)]
 
     def next_expiry_ms(self) -> int | None:
@@ -119,6 +126,9 @@ class Keyspace(KeyspaceCore):
                 at_ms, key = earliest
                 if at_ms > self.now_ms:
                     break
+                if self.hidden_slots and self.slot_states.set_aside(EXPIRY, db.index, key):
+                    db.due.pass_over()
+                    continue
                 db.drop_expired(key)
                 dropped += 1
         return dropped
@@ -129,6 +139,7 @@ class Keyspace(KeyspaceCore):
 
     def begin_again(self) -> None:
         """Empty all databases, and forget what was noted about their keys: other data follows."""
+        self.slot_states.clear()
         for db in self.databases:
             db.clear()
         self.ready = []

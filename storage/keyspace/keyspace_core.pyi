@@ -74,7 +74,7 @@ class KeyspaceCore:
     deferred: list[tuple[int, bytes, bytes]]
     retention_schedule: RetentionSchedule
     firing_schedule: RetentionSchedule
-    capture: Any  # a Capture, or None
+    capture: Any  # a Capture, a SlotCapture, SeveralCaptures, or None
     walks: list[Any]  # of KeyIterator
     capture_number: int
     expiring: bool
@@ -86,6 +86,8 @@ class KeyspaceCore:
     expired_count: int
     hits: int
     misses: int
+    # Keyspace has this.
+    hidden_slots: frozenset[int]
     def __init__(
         self,
         node_entries: int,

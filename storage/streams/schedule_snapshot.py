@@ -21,26 +21,34 @@ class SharedSchedule:
     """The schedule of a stream at one moment."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self._last_number = schedule.last_number
+        self.last_number = schedule.last_number
         self._pages = schedule.share()
 
     def packed(self) -> Iterator[bytes]:
         """The argument of `load` as msgpack in small parts, on any thread."""
         import msgpack  # type: ignore[import-untyped]
 
-        parts = [part for page in self._pages for part in _parts(page)]
+        parts = [part for page in self._pages for part in _parts(page, _PART_BYTES)]
         self._pages = []
         packer = msgpack.Packer()
         yield (
             packer.pack_map_header(2)
             + packer.pack("last_number")
-            + packer.pack(self._last_number)
+            + packer.pack(self.last_number)
             + packer.pack("entries")
             + packer.pack_array_header(len(parts))
         )
         parts.reverse()
         while parts:
             yield packer.pack(msgpack.packb([_row(entry) for entry in parts.pop()]))
+
+    def packed_rows(self, part_bytes: int) -> Iterator[bytes]:
+        """The entries in parts of about this size, each a msgpack array of rows."""
+        import msgpack
+
+        for page in self._pages:
+            for part in _parts(page, part_bytes):
+                yield msgpack.packb([_row(entry) for entry in part])
 
     def dump(self) -> dict[str, Any]:
         """The argument of `load`."""
@@ -50,14 +58,14 @@ class SharedSchedule:
         return made
 
 
-def _parts(page: list[Scheduled]) -> Iterator[list[Scheduled]]:
-    """The entries of a page in parts of about _PART_BYTES."""
+def _parts(page: list[Scheduled], part_bytes: int) -> Iterator[list[Scheduled]]:
+    """The entries of a page in parts of about this size."""
     part: list[Scheduled] = []
     size_bytes = 0
     for entry in page:
         part.append(entry)
         size_bytes += entry.size_bytes
-        if size_bytes >= _PART_BYTES:
+        if size_bytes >= part_bytes:
             yield part
             part, size_bytes = [], 0
     if part:

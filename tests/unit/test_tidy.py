@@ -335,9 +335,9 @@ def test_every_directory_at_the_top_is_known() -> None:
 # What only the handler API may do, with the modules that are part of the API or record an append,
 # a delivery or an eviction in bytes, which a generic call would slow down.
 RESERVED = {
-    r"\bkeyspace\.(dirty|hits|misses)\b": {"context"},
+    r"\bkeyspace\.(dirty|hits|misses)\b": {"context", "slot_effects"},
     r"\bdb\.(writable_\w+|stream|stream_at|make_stream)\(": {"context", "tread", "tmread"},
-    r"\beffects\.record\(": {"context"},
+    r"\beffects\.record\(": {"context", "slot_effects"},
     r"\bmark_ready(_at)?\(": {
         "context",
         "appending",

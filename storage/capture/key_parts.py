@@ -1,0 +1,249 @@
+"""A value in parts: effects of a limited size that make a key again, one after another.
+
+After each part of a stream (effect KEYPART) there is a valid stream at the key, so a snapshot of
+the copy may be taken at any time. The order is: the counters (HEAD), blocks, groups with their
+pending entries and the keys of an order, scheduled entries, and everything else (END). The data of
+a part that is too long is divided; all but the last piece of it are kept until that arrives (MORE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+from millstream.storage.blocks.block import Block
+from millstream.storage.capture.captured_keys import Captured, packed_meta
+from millstream.storage.capture.ordering_snapshot import restore_ordering
+from millstream.storage.groups.group import Group
+from millstream.storage.groups.group_snapshot import (
+    PENDING_SIZE,
+    load_group,
+    load_more_keys,
+    load_more_pending,
+)
+from millstream.storage.groups.key_order import SAVED_SIZE
+from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.log.log_loading import add_blocks
+from millstream.storage.streams.idempotence import Window
+from millstream.storage.streams.producers import Producers
+from millstream.storage.streams.schedule import Schedule
+from millstream.storage.streams.stream import RetentionPolicy, Stream
+from millstream.storage.streams.stream_snapshot import load_stream, stream_has_rules
+
+Part = tuple[bytes | int, ...]
+"""The name and the words of an effect; empty: only work was done."""
+
+PART_BYTES = 128 << 10
+_KEYPART = b"KEYPART"
+# The kinds of parts of a stream.
+MORE, HEAD, BLOCKS, OPEN_BLOCKS, GROUPS, PENDING, ORDER, PARKED, SCHEDULED, END = range(10)
+_RUN_BLOCKS = 64
+# The pending entries of one part: about a third of a millisecond's work.
+_PENDING_BYTES = PENDING_SIZE * 3500
+_KEYS_BYTES = SAVED_SIZE * 5000
+# A group with more consumers or more bytes of pending entries is not put together with others.
+_GROUPS_AT_ONCE = 100
+# What a group may have that cannot be separated from its pending entries.
+_INSEPARABLE = ("large_counts", "dead")
+_HEAD = (
+    *("length", "last_id", "first_kept", "max_evicted", "max_deleted", "incarnation", "expires_ms"),
+    *("entries_added", "entries_evicted", "entries_deleted"),
+)
+_OWN_PARTS = ("groups", "schedule", "open")
+
+
+# ---------------------------------------------------------------- making parts
+
+
+def string_parts(key: bytes, value: bytes, expiry_ms: int | None) -> Iterator[Part]:
+    """The effects that make a string."""
+    yield b"SET", key, bytes(value[:PART_BYTES])
+    for at in range(PART_BYTES, len(value), PART_BYTES):
+        yield b"EXTEND", key, bytes(value[at : at + PART_BYTES])
+    if expiry_ms is not None:
+        yield b"EXPIRE", key, expiry_ms
+
+
+def stream_parts(captured: Captured) -> Iterator[Part]:
+    """The effects that make a stream."""
+    key, meta, blocks = captured.key, captured.meta, captured.blocks
+    head = {name: meta[name] for name in _HEAD if name in meta}
+    yield _KEYPART, key, HEAD, msgpack.packb(head)
+    yield from _block_parts(key, blocks, meta["open"])
+    for kind, data in _group_parts(meta["groups"]):
+        yield from _divided(key, kind, data)
+    rest = {name: value for name, value in meta.items() if name not in (*head, *_OWN_PARTS)}
+    rest["length"] = meta["length"]
+    if "schedule" in meta:
+        schedule = meta["schedule"]
+        rest["last_number"] = schedule.last_number
+        for rows in schedule.packed_rows(PART_BYTES):
+            yield from _divided(key, SCHEDULED, rows)
+    data = b""
+    for part in packed_meta(rest):
+        data += part
+        while len(data) > PART_BYTES:
+            yield _KEYPART, key, MORE, data[:PART_BYTES]
+            data = data[PART_BYTES:]
+        yield ()
+    yield _KEYPART, key, END, data
+
+
+def _divided(key: bytes, kind: int, data: bytes) -> Iterator[Part]:
+    at = 0
+    while len(data) - at > PART_BYTES:
+        yield _KEYPART, key, MORE, data[at : at + PART_BYTES]
+        at += PART_BYTES
+    yield _KEYPART, key, kind, data[at:]
+
+
+def _block_parts(key: bytes, blocks: Sequence[Any], is_open: bool) -> Iterator[Part]:
+    at, count = 0, len(blocks)
+    while at < count:
+        following = blocks[at : at + _RUN_BLOCKS]
+        data, taken, _, _ = following[0].pack(following, PART_BYTES, 2**62)
+        at += taken
+        kind = OPEN_BLOCKS if is_open and at == count else BLOCKS
+        yield from _divided(key, kind, taken.to_bytes(4, "little") + data)
+
+
+def _group_parts(groups: Any) -> Iterator[tuple[int, bytes]]:
+    """The parts of the groups of a stream, each as its kind and its data."""
+    several: list[bytes] = []
+    size_bytes = 0
+    for meta in groups:
+        divided: list[tuple[int, bytes]] = []
+        if not any(meta.get(name) for name in _INSEPARABLE):
+            meta, divided = _without_parts(meta)
+        several.append(msgpack.packb(meta, default=bytes))
+        size_bytes += len(several[-1])
+        if divided or size_bytes >= PART_BYTES // 4 or len(several) == _GROUPS_AT_ONCE:
+            yield GROUPS, _array(several)
+            several, size_bytes = [], 0
+        yield from divided
+    if several:
+        yield GROUPS, _array(several)
+
+
+def _array(packed: list[bytes]) -> bytes:
+    head: bytes = msgpack.Packer().pack_array_header(len(packed))
+    return head + b"".join(packed)
+
+
+def _without_parts(meta: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
+    """A group without its pending entries and the keys of its order if they are many, and these."""
+    divided: list[tuple[int, bytes]] = []
+    name, pending = meta["name"], meta["pending"]
+    if len(pending) > _PENDING_BYTES or any(
+        len(meta.get(keys, b"")) > _KEYS_BYTES for keys in ("order_keys", "parked")
+    ):
+        meta = {**meta, "pending": b""}
+        for kind, size, whole in (
+            (PENDING, _PENDING_BYTES, pending),
+            (ORDER, _KEYS_BYTES, meta.pop("order_keys", b"")),
+            (PARKED, _KEYS_BYTES, meta.pop("parked", b"")),
+        ):
+            for at in range(0, len(whole), size):
+                divided.append((kind, msgpack.packb([name, whole[at : at + size]])))
+    return meta, divided
+
+
+# ---------------------------------------------------------------- restoring them
+
+
+def restore_part(keyspace: Keyspace, key: bytes, kind: int, data: bytes) -> None:
+    """Restore a part of a stream; ValueError when it is malformed or does not fit the others."""
+    unfinished = keyspace.slot_states.unfinished
+    if kind == MORE:
+        unfinished.setdefault(key, bytearray()).extend(data)
+        return
+    if key in unfinished:
+        data = bytes(unfinished.pop(key)) + data
+    try:
+        _restore(keyspace, key, kind, data)
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _restore(keyspace: Keyspace, key: bytes, kind: int, data: bytes) -> None:
+    db = keyspace.databases[0]
+    if kind == HEAD:
+        _begin(keyspace, key, msgpack.unpackb(data))
+        return
+    stream = db.writable_stream(key)
+    if stream is None:
+        raise ValueError(f"a part of {key!r} comes before its beginning")
+    if kind in (BLOCKS, OPEN_BLOCKS):
+        count = int.from_bytes(data[:4], "little")
+        add_blocks(stream, Block.unpack(memoryview(data), 4, count)[0], kind == OPEN_BLOCKS)
+        db.forget_cached()
+    elif kind == GROUPS:
+        for meta in msgpack.unpackb(data, strict_map_key=False):
+            stream.load_group(load_group(meta, keyspace.steady_ms))
+    elif kind == PENDING:
+        name, records = msgpack.unpackb(data)
+        load_more_pending(_group(stream, name), records)
+    elif kind in (ORDER, PARKED):
+        name, keys = msgpack.unpackb(data)
+        load_more_keys(_group(stream, name), keys, kind == PARKED)
+    elif kind == SCHEDULED:
+        _add_scheduled(db, stream, data)
+    elif kind == END:
+        _end(keyspace, key, stream, msgpack.unpackb(data, strict_map_key=False))
+    else:
+        raise ValueError(f"a part of kind {kind} is not known to this version")
+
+
+def _group(stream: Stream, name: bytes) -> Group:
+    group = stream.group(name)
+    if group is None:
+        raise ValueError(f"a part of group {name!r} comes before its beginning")
+    return group
+
+
+def _begin(keyspace: Keyspace, key: bytes, meta: dict[str, Any]) -> None:
+    db = keyspace.databases[0]
+    if key in db.table:
+        raise ValueError(f"{key!r} is there already")
+    db.before_change(key)
+    empty = {**meta, "length": 0, "groups": (), "producers": {}}
+    db.put(key, load_stream(empty, (), keyspace.steady_ms))
+    keyspace.incarnation = max(keyspace.incarnation, meta["incarnation"])
+    if "expires_ms" in meta:
+        db.note_expiry(key, meta["expires_ms"])
+
+
+def _add_scheduled(db: Any, stream: Stream, data: bytes) -> None:
+    if stream.schedule is None:
+        stream.schedule = Schedule()
+    before = len(stream.schedule)
+    for due_ms, number, name, *fields in msgpack.unpackb(data):
+        stream.schedule.put(due_ms, number, name, fields)
+    db.scheduled += len(stream.schedule) - before
+
+
+def _end(keyspace: Keyspace, key: bytes, stream: Stream, meta: dict[str, Any]) -> None:
+    """Restore the rest of a stream, and schedule its timers."""
+    db = keyspace.databases[0]
+    if stream.length != meta["length"]:
+        raise ValueError(f"it holds {stream.length} entries and says {meta['length']}")
+    if "policy" in meta:
+        stream.policy = RetentionPolicy.load(meta["policy"])
+    if meta["producers"]:
+        stream.producers = Producers.load(meta["producers"])
+    if "idempotence" in meta:
+        stream.idempotence = Window.load(meta["idempotence"])
+    if "last_number" in meta:
+        if stream.schedule is None:
+            stream.schedule = Schedule()
+        stream.schedule.last_number = meta["last_number"]
+    restore_ordering(stream, meta, keyspace.steady_ms)
+    if stream.held is not None:
+        db.reservations += stream.held.reservations
+    ordering = stream.held is not None or stream.lineage is not None or stream.is_followed
+    keyspace.has_ordering = keyspace.has_ordering or ordering
+    keyspace.has_rules = keyspace.has_rules or stream_has_rules(stream)
+    db.forget_cached()
+    db.schedule_groups(key, stream)

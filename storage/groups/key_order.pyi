@@ -1,0 +1,1 @@
+SAVED_SIZE: int

@@ -1,0 +1,388 @@
+"""A slot that is copied while clients write: captured during a snapshot, followed by the effects of
+its keys, restored to another keyspace, its journal and its snapshots."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+from tests.support.captures import whole
+from tests.support.in_process import InProcessClient, InProcessServer
+from tests.support.mixed_changes import STREAMS, STRINGS, Changes, Words
+from tests.support.storage_access import check_stream
+
+from millstream.commands.later.effect_slots import divide
+from millstream.commands.later.slot_pieces import SlotPieces
+from millstream.commands.runtime.effects import Effects, apply_effects
+from millstream.commands.runtime.slot_effects import (
+    empty_some,
+    import_payload,
+    note_import,
+    note_owned,
+)
+from millstream.storage.capture import key_parts, slot_capture
+from millstream.storage.capture.capture import Capture
+from millstream.storage.capture.captured_keys import Captured, captured_stream, packed_meta
+from millstream.storage.capture.present_captures import present_captures
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
+from millstream.storage.groups.key_order import SAVED_SIZE
+from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
+from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.slot_keys import keys_of_slots
+from millstream.storage.keyspace.slot_ranges import ranges_of
+from millstream.storage.keyspace.slot_states import Import
+from millstream.storage.streams.stream import Stream
+
+TAGS = ("x", "yy", "stays")
+SLOTS = {tag: cluster_slot_of(tag.encode()) for tag in TAGS}
+MOVING = [SLOTS[tag] for tag in TAGS[:2]]
+MOVE, SHARD, HISTORY = "0" * 40, "s1", "ab" * 20
+NAMES = {*STREAMS, *STRINGS, "orders", "held"}
+NOW_MS = InProcessServer().wall_ms
+
+
+def packed(one: Captured) -> tuple[dict[str, Any], list[bytes]]:
+    """The metadata and the blocks of a captured stream, as a snapshot has them."""
+    blocks = [block.to_bytes() for block in one.blocks]
+    return msgpack.unpackb(b"".join(packed_meta(one.meta)), strict_map_key=False), blocks
+
+
+def shown(one: Captured) -> Any:
+    """A captured stream in full. The keys of an order are in the order of a hash table."""
+    meta, blocks = packed(one)
+    for group in meta.get("groups", ()):
+        for name in ("order_keys", "parked"):
+            if name in group:
+                group[name] = sorted(zip(*[iter(group[name])] * SAVED_SIZE, strict=True))
+    return one.kind, meta, blocks
+
+
+def state_of(keyspace: Keyspace, slots: list[int]) -> dict[bytes, Any]:
+    """All that is known of the keys of these slots. How entries are divided into blocks, and the
+    first ID that is kept if no entry is below it, may be others after effects were applied."""
+    found = snapshot_of(keyspace, slots)
+    for key, (kind, *facts) in found.items():
+        if kind == "stream":
+            stream = keyspace.databases[0].table[key]
+            meta = {**facts[0], "first_kept": None, "open": None}
+            found[key] = meta, [list(map(bytes_of, one)) for one in stream.range()]
+    return found
+
+
+def bytes_of(part: Any) -> Any:
+    return [bytes(one) for one in part] if isinstance(part, list | tuple) else part
+
+
+def snapshot_of(keyspace: Keyspace, slots: list[int]) -> dict[bytes, Any]:
+    """All that a snapshot would have of the keys of these slots."""
+    db = keyspace.databases[0]
+    db.settle_all()
+    found: dict[bytes, Any] = {}
+    for key in keys_of_slots(db, slots):
+        value, expiry_ms = db.table[key], db.expiries.get(key)
+        if isinstance(value, Stream):
+            check_stream(value)
+            found[key] = shown(captured_stream(0, key, value, expiry_ms))
+        else:
+            found[key] = bytes(value), expiry_ms
+    return found
+
+
+class Writer:
+    """Clients of a node that write to keys of several slots."""
+
+    def __init__(self, seed: int) -> None:
+        self.server = InProcessServer(clustered=True)
+        self.player: InProcessClient = self.server.player()
+        self.chance = random.Random(seed)
+        self.changes = {tag: Changes(seed + at) for at, tag in enumerate(TAGS)}
+        for tag in TAGS:
+            for words in self.changes[tag].begin():
+                self.ask(tag, words)
+
+    @property
+    def frames(self) -> list[bytes]:
+        return self.server.persistence.payloads
+
+    def ask(self, tag: str, words: Words) -> None:
+        own = [f"{{{tag}}}{one}" if one in NAMES else one for one in map(str, words)]
+        self.player.unread = b""
+        self.player.send(" ".join(word or '""' for word in own))
+        try:
+            self.changes[tag].learn(words, self.player.read())
+        except IndexError:
+            self.player.unread = b""  # a read that waits
+
+    def write(self, count: int) -> None:
+        for _ in range(count):
+            tag = self.chance.choice(TAGS)
+            (words,) = self.changes[tag].draw(1)
+            if words[0] in ("SWAPDB", "SELECT", "MOVE"):
+                continue
+            if str(words[0]).startswith("FLUSH") and self.chance.random() < 0.9:
+                continue
+            self.ask(tag, words)
+            if self.chance.random() < 0.05:
+                self.server.wait_ms(self.chance.choice([1, 60, 2000]))
+
+
+class Target:
+    """The node to which slots are copied, with its journal."""
+
+    def __init__(self) -> None:
+        self.keyspace = Keyspace(clustered=True)
+        self.keyspace.set_time(NOW_MS)
+        self.keyspace.node_entries = 4
+        self.effects = Effects()
+        self.frames: list[bytes] = []
+        note_import(
+            self.keyspace, self.effects, Import(MOVE, ranges_of(MOVING), SHARD, HISTORY, 0, -1)
+        )
+        self.commit()
+
+    def commit(self) -> None:
+        payload = self.effects.take_payload()
+        assert payload is not None
+        self.frames.append(payload)
+
+    def take(self, payload: bytes) -> None:
+        import_payload(self.keyspace, self.effects, payload)
+        self.commit()
+
+    def replayed(self, base: Keyspace | None = None, after: int = 0) -> Keyspace:
+        made = base or Keyspace(clustered=True)
+        made.set_time(NOW_MS)
+        for payload in self.frames[after:]:
+            apply_effects(made, payload)
+        return made
+
+
+def restored(keyspace: Keyspace) -> Keyspace:
+    """A keyspace made of a snapshot of this one."""
+    made = Keyspace(clustered=True)
+    made.set_time(NOW_MS)
+    stored = StoredKeyspace(made)
+    meta = msgpack.unpackb(
+        msgpack.packb(StoredKeyspace(keyspace).global_meta()), strict_map_key=False
+    )
+    for one in list(whole(Capture(keyspace))):
+        if one.kind == "stream":
+            values, blocks = packed(one)
+            stored.restore(0, one.key, one.kind, values, [type(b).from_bytes(d) for b, d in zip(
+                one.blocks, blocks, strict=True)])  # fmt: skip
+        else:
+            stored.restore(0, one.key, one.kind, one.meta, [])
+    stored.restore_global(meta)
+    return made
+
+
+def wanted(slots: list[int]) -> bytearray:
+    made = bytearray(CLUSTER_SLOTS)
+    for slot in slots:
+        made[slot] = 1
+    return made
+
+
+def copy_slots(writer: Writer, target: Target, snapshots: list[tuple[Any, Any]]) -> None:
+    """Copy the slots one after another while clients write, and take snapshots at both sides."""
+    source, chance = writer.server.keyspace, writer.chance
+    copied: list[int] = []
+    taken: Capture | None = None
+    before: Any = None
+    for slot in MOVING:
+        start = len(writer.frames)
+        pieces = SlotPieces(source, slot)
+        seen = start
+        waiting: list[bytes] = []  # of the slot itself, until all its pieces have arrived
+        while (piece := pieces.step()) is not None:
+            if piece:
+                target.take(piece)
+            writer.write(chance.randrange(6))
+            for payload in writer.frames[seen:]:
+                if divided := divide(payload, wanted(copied)):
+                    target.take(divided)
+                waiting.append(divide(payload, wanted([slot])))
+            seen = len(writer.frames)
+            if taken is None and chance.random() < 0.3:
+                before = {one: snapshot_of(source, [SLOTS[one]]) for one in TAGS}
+                taken = Capture(source)
+                snapshots.append((before, _content(taken, source)))
+                taken = None
+            if chance.random() < 0.2:
+                snapshots.append((len(target.frames), restored(target.keyspace)))
+        for divided in filter(None, waiting):
+            target.take(divided)
+        copied.append(slot)
+    for _ in range(5):
+        seen = len(writer.frames)
+        writer.write(20)
+        for payload in writer.frames[seen:]:
+            if divided := divide(payload, wanted(MOVING)):
+                target.take(divided)
+
+
+def _content(capture: Capture, keyspace: Keyspace) -> dict[str, dict[bytes, Any]]:
+    found: dict[str, dict[bytes, Any]] = {tag: {} for tag in TAGS}
+    for one in whole(capture):
+        (tag,) = [tag for tag in TAGS if cluster_slot_of(one.key) == SLOTS[tag]]
+        if one.kind == "stream":
+            found[tag][one.key] = shown(one)
+        else:
+            found[tag][one.key] = one.meta["value"], one.meta.get("expires_ms")
+    return found
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even small values have several parts, and each step has one."""
+    monkeypatch.setattr(key_parts, "PART_BYTES", 200)
+    monkeypatch.setattr(slot_capture, "PART_BYTES", 200)
+    monkeypatch.setattr("millstream.commands.later.slot_pieces.PART_BYTES", 200)
+    monkeypatch.setattr(key_parts, "_RUN_BLOCKS", 1)
+    monkeypatch.setattr(key_parts, "_PENDING_BYTES", key_parts.PENDING_SIZE * 2)
+    monkeypatch.setattr(key_parts, "_KEYS_BYTES", key_parts.SAVED_SIZE * 2)
+    monkeypatch.setattr(key_parts, "_GROUPS_AT_ONCE", 1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_copy_is_exact_under_writes(seed: int, small_parts: None) -> None:
+    writer, target = Writer(seed), Target()
+    writer.server.keyspace.node_entries = 4
+    writer.write(400)
+    snapshots: list[tuple[Any, Any]] = []
+    copy_slots(writer, target, snapshots)
+    note_owned(target.keyspace, target.effects, MOVE)
+    target.commit()
+
+    there = state_of(writer.server.keyspace, MOVING)
+    assert len(there) > 3
+    assert state_of(target.keyspace, MOVING) == there
+    assert state_of(target.keyspace, [SLOTS["stays"]]) == {}
+    assert state_of(target.replayed(), MOVING) == there
+    assert not present_captures(writer.server.keyspace)
+    for before, made in snapshots:
+        if isinstance(made, Keyspace):  # of the target: the frames after it complete it
+            assert state_of(target.replayed(made, before), MOVING) == there
+        else:
+            assert made == before
+
+
+def rich_server() -> InProcessServer:
+    """A node with values of every kind in one slot."""
+    server = InProcessServer(clustered=True)
+    server.keyspace.node_entries = 4
+    player = server.player()
+    for line in (
+        *(f"TAPPEND {{x}}all n {number}" for number in range(30)),
+        "SET {x}blocked no-stream",
+        "TGROUP {x}all managed START 0 TIMEOUT 1000 MAXDELIVER 1 DEADLETTER {x}blocked",
+        "TGROUP {x}all managed BACKOFF 2 10 20",
+        "TGROUP {x}all ordered START 0 TIMEOUT 1000 ORDER FIELD n",
+        "XGROUP CREATE {x}all plain 0",
+        *(
+            f"XREADGROUP GROUP {group} {name} COUNT 7 STREAMS {{x}}all >"
+            for group in ("managed", "ordered", "plain")
+            for name in ("ann", "bob")
+        ),
+        "XGROUP DELCONSUMER {x}all plain ann",
+        "TPOLICY {x}all MAXLEN 1000 EVICT ACKED",
+        *(f"TSCHEDULE {{x}}all IN {number}000 name{number} f v" for number in range(1, 9)),
+        *(f"TAPPENDONCE {{x}}all PRODUCER p{number} 1 f v" for number in range(9)),
+        *(f"XADD {{x}}all IDMP p{number} once * f v" for number in range(9)),
+        "TRESERVE {x}all w LEASE 60000 COUNT 3",
+        *(f"TAPPEND {{x}}all after {number}" for number in range(9)),
+        "TCREATE {x}child PARENTS {x}all",
+        "TAPPEND {x}sealed f v",
+        "TSEAL {x}sealed CHILDREN {x}more",
+        "TMREAD 1 CLOCK STREAMS {x}all 0-0",
+        "SET {x}long " + "long" * 300,
+        "SET {x}short 1 PX 90000",
+        "APPEND {x}grows a",
+        "APPEND {x}grows b",
+    ):
+        player.unread = b""
+        player.send(line)
+        assert not player.unread.startswith(b"-"), (line, player.unread)
+    server.wait_ms(1500)  # the deliveries of the managed group have failed
+    return server
+
+
+def test_every_kind_of_value_arrives(small_parts: None) -> None:
+    source = rich_server().keyspace
+    there = snapshot_of(source, MOVING)
+    _, meta, blocks = there[b"{x}all"]
+    assert len(blocks) > 2
+    assert {"held", "schedule", "idempotence", "policy"} < set(meta)
+    assert len(meta["producers"]) == 9
+    groups = {group["name"]: group for group in meta["groups"]}
+    assert groups[b"managed"]["dead"]
+    assert groups[b"ordered"]["order_keys"]
+    assert groups[b"plain"]["pending"]
+    target = Target()
+    pieces = SlotPieces(source, SLOTS["x"])
+    snapshots = []
+    while (piece := pieces.step()) is not None:
+        if piece:
+            target.take(piece)
+            snapshots.append((len(target.frames), restored(target.keyspace)))
+    assert len(snapshots) > 20
+    made = snapshot_of(target.keyspace, MOVING)
+    assert made == there
+    assert target.keyspace.incarnation == source.incarnation
+    for count, keyspace in snapshots[:: len(snapshots) // 7]:
+        assert snapshot_of(target.replayed(keyspace, count), MOVING) == there
+
+
+def test_a_slot_is_copied_again_after_a_break() -> None:
+    server = rich_server()
+    target = Target()
+    pieces = SlotPieces(server.keyspace, SLOTS["x"])
+    while (piece := pieces.step()) is not None:
+        if piece:
+            target.take(piece)
+    pieces.close()
+    player = server.player()
+    player.send("DEL {x}long")
+    player.send("DEL {x}all")
+    assert empty_some(target.keyspace, target.effects, SLOTS["x"], 2)
+    while empty_some(target.keyspace, target.effects, SLOTS["x"], 2):
+        pass
+    target.commit()
+    assert not target.keyspace.databases[0].table
+    again = SlotPieces(server.keyspace, SLOTS["x"])
+    while (piece := again.step()) is not None:
+        if piece:
+            target.take(piece)
+    there = snapshot_of(server.keyspace, MOVING)
+    assert b"{x}long" not in there
+    assert snapshot_of(target.keyspace, MOVING) == there
+    assert snapshot_of(target.replayed(), MOVING) == there
+
+
+def test_two_slots_are_captured_during_a_snapshot() -> None:
+    """Each shows the moment at which it began, whatever the others have captured."""
+    writer = Writer(77)
+    writer.write(200)
+    source = writer.server.keyspace
+    targets = []
+    first = {tag: snapshot_of(source, [SLOTS[tag]]) for tag in TAGS}
+    captures = [SlotPieces(source, MOVING[0])]
+    snapshot = Capture(source)
+    writer.write(30)
+    second = snapshot_of(source, [MOVING[1]])
+    captures.append(SlotPieces(source, MOVING[1]))
+    writer.write(60)
+    for pieces in captures:
+        target = Target()
+        while (piece := pieces.step()) is not None:
+            if piece:
+                target.take(piece)
+            writer.write(3)
+        targets.append(target)
+    assert snapshot_of(targets[0].keyspace, MOVING) == first["x"]
+    assert snapshot_of(targets[1].keyspace, MOVING) == second
+    writer.write(30)
+    assert _content(snapshot, source) == first
+    assert source.capture is None

@@ -1,0 +1,341 @@
+"""Slots that move between shards: which keys are hidden, and what waits until they are served."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.captures import whole
+from tests.support.in_process import InProcessServer
+from tests.support.resp import Null
+
+from millstream.commands.later.effect_slots import divide
+from millstream.commands.later.slot_pieces import SlotPieces
+from millstream.commands.runtime.effects import APPLY, CODES, Effects, apply_effects, split_effects
+from millstream.commands.runtime.slot_effects import (
+    import_payload,
+    note_dropped,
+    note_import,
+    note_left,
+    note_owned,
+    note_stay,
+)
+from millstream.storage.blocks import lazyfree
+from millstream.storage.capture.capture import Capture
+from millstream.storage.capture.stored_keyspace import StoredKeyspace
+from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
+from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.slot_keys import keys_of_slots
+from millstream.storage.keyspace.slot_ranges import Ranges, parse_ranges, ranges_of, ranges_text
+from millstream.storage.keyspace.slot_states import Import
+from millstream.storage.streams.stream import Stream
+
+HIDDEN, SHOWN = "{h}", "{s}"
+SLOT = cluster_slot_of(b"h")
+RANGES: Ranges = ((SLOT, SLOT),)
+MOVE = "1f"
+
+
+class Node(InProcessServer):
+    """A node that serves all slots but those that are hidden."""
+
+    def __init__(self) -> None:
+        super().__init__(clustered=True)
+        self.client = self.player()
+        self.call = self.client.call
+        self.hidden: list[frozenset[int]] = []
+        self.keyspace.on_slots_hidden = lambda: self.hidden.append(self.keyspace.hidden_slots)
+
+    @property
+    def states(self) -> tuple[Keyspace, Effects]:
+        return self.keyspace, self.executor.effects
+
+    def leave(self) -> None:
+        note_left(*self.states, MOVE, RANGES)
+        self.settle()
+
+    def stay(self) -> None:
+        note_stay(*self.states, MOVE)
+        self.settle()
+
+    def arrive(self) -> None:
+        note_import(*self.states, Import(MOVE, RANGES, "s1", "ab" * 20, 7, -1))
+        self.settle()
+
+    def own(self) -> None:
+        note_owned(*self.states, MOVE)
+        self.settle()
+
+    def drop(self) -> None:
+        note_dropped(*self.states, MOVE)
+        self.settle()
+
+
+@pytest.fixture
+def node() -> Node:
+    node = Node()
+    for tag in (HIDDEN, SHOWN):
+        for name in "abc":
+            node.call(f"SET {tag}{name} {name}")
+    return node
+
+
+def names(node: Node) -> set[bytes]:
+    found = node.call("KEYS *")
+    assert isinstance(found, list)
+    return set(found)
+
+
+def scanned(node: Node) -> set[bytes]:
+    found: set[bytes] = set()
+    cursor = b"0"
+    while True:
+        cursor, keys = node.call(f"SCAN {cursor.decode()} COUNT 2")
+        found.update(keys)
+        if cursor == b"0":
+            return found
+
+
+def test_no_command_lists_or_counts_hidden_keys(node: Node) -> None:
+    shown = {f"{SHOWN}{name}".encode() for name in "abc"}
+    everything = names(node)
+    assert len(everything) == 6
+    node.leave()
+    assert names(node) == scanned(node) == shown
+    assert node.call("KEYS {h}a") == []
+    assert node.call("DBSIZE") == 3
+    assert node.call("RANDOMKEY") in shown
+    assert node.keyspace.slot_states.left[MOVE].ranges == RANGES
+    node.stay()
+    assert names(node) == scanned(node) == everything
+    assert node.hidden == [{SLOT}, frozenset()]
+
+
+def test_a_database_of_hidden_keys_seems_empty(node: Node) -> None:
+    node.call("DEL {s}a {s}b {s}c")
+    node.leave()
+    assert node.call("RANDOMKEY") == Null.BULK
+    assert node.call("DBSIZE") == 0
+
+
+def test_many_hidden_keys_are_not_listed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.commands.generic.databases.KEYS_AT_ONCE", 2)
+    node = Node()
+    for tag in (HIDDEN, SHOWN):
+        node.call(f"MSET {tag}a 1 {tag}b 1")
+    node.leave()
+    assert names(node) == {b"{s}a", b"{s}b"}
+    assert node.call("KEYS {h}a") == []
+
+
+@pytest.mark.parametrize("command", ["FLUSHALL", "FLUSHDB"])
+def test_a_flush_leaves_hidden_keys(node: Node, command: str) -> None:
+    node.call("XADD {h}stream 5-1 f v")
+    node.call("XGROUP CREATE {h}stream g 0")
+    node.call("APPEND {h}a more")
+    node.call("PEXPIRE {h}b 90000")
+    expiry_ms = node.keyspace.databases[0].expiry_ms(b"{h}b")
+    node.leave()
+    node.call(command)
+    assert names(node) == set()
+    node.stay()
+    for keyspace in (node.keyspace, node.replayed()):
+        db = keyspace.databases[0]
+        assert set(db.table) == {b"{h}a", b"{h}b", b"{h}c", b"{h}stream"}
+        assert db.get(b"{h}a") == b"amore"
+        assert db.expiry_ms(b"{h}b") == expiry_ms
+    assert node.call("XLEN {h}stream") == 1
+
+
+def test_a_snapshot_has_hidden_keys_after_a_flush(node: Node) -> None:
+    node.call("XADD {h}stream 5-1 f v")
+    node.leave()
+    capture = Capture(node.keyspace)
+    node.call("FLUSHALL")
+    node.stay()
+    node.call("XADD {h}stream 6-1 f v")
+    node.call("SET {h}a later")
+    found = {one.key: one for one in whole(capture)}
+    assert len(found) == 7
+    assert found[b"{h}a"].meta["value"] == b"a"
+    assert found[b"{h}stream"].meta["length"] == 1
+
+
+def test_an_incarnation_is_not_used_again_after_a_move(node: Node) -> None:
+    """A stream of the source that was deleted before its slot was copied may have had the last
+    one, also if the clock of the source was ahead."""
+    source = Keyspace(clustered=True)
+    source.incarnation = (node.wall_ms + 90_000) << 20
+    node.arrive()
+    pieces = SlotPieces(source, SLOT)
+    for piece in iter(pieces.step, None):
+        import_payload(*node.states, piece)
+    node.own()
+    node.call("XADD {h}new * f v")
+    for keyspace in (node.keyspace, node.replayed()):
+        stream = keyspace.databases[0].table[b"{h}new"]
+        assert isinstance(stream, Stream)
+        assert stream.incarnation > source.incarnation
+
+
+def test_what_is_due_for_hidden_keys_waits(node: Node) -> None:
+    for tag in (HIDDEN, SHOWN):
+        node.call(f"PEXPIRE {tag}a 50")
+        node.call(f"XADD {tag}old {node.wall_ms}-1 f v")
+        node.call(f"TPOLICY {tag}old MAXAGE 500")
+        node.call(f"TSCHEDULE {tag}later IN 20 name f v")
+        node.call(f"TRESERVE {tag}held w LEASE 100")
+        node.call(f"TAPPEND {tag}work f v")
+        node.call(f"TGROUP {tag}work g START 0 TIMEOUT 100 MAXDELIVER 1 DEADLETTER {tag}dead")
+        node.call(f"XREADGROUP GROUP g c STREAMS {tag}work >")
+    node.leave()
+    frames = len(node.persistence.payloads)
+    for _ in range(30):
+        node.wait_ms(100)
+    changed = {
+        key
+        for payload in node.persistence.payloads[frames:]
+        for _, words, _ in split_effects(payload)
+        if words[0] != b"TIME"
+        for key in words[1:2]
+    }
+    shown = {SHOWN.encode() + name for name in (b"a", b"old", b"later", b"held", b"work", b"dead")}
+    assert changed == shown
+    db = node.keyspace.databases[0]
+    assert b"{h}a" in db.table
+    node.stay()
+    node.wait_ms(1)
+    node.wait_ms(1000)
+    assert b"{h}a" not in db.table
+    assert node.call("XLEN {h}old") == 0
+    assert node.call("XLEN {h}later") == 1
+    assert node.call("XLEN {h}dead") == 1
+    held = node.stream(b"{h}held").held
+    assert held is not None
+    assert held.reservations == 0
+
+
+def test_hidden_keys_are_freed_in_steps(node: Node) -> None:
+    node.leave()
+    lazyfree.defer(True)
+    try:
+        node.drop()
+        states = node.keyspace.slot_states
+        assert not states.left
+        assert states.is_freeing(RANGES)
+        assert node.keyspace.hidden_slots == {SLOT}
+        assert lazyfree.free_step(2)
+        assert len(node.keyspace.databases[0]) == 4
+        assert len(names(node)) == 3
+        restored = Keyspace(clustered=True)
+        StoredKeyspace(restored).restore_global(StoredKeyspace(node.keyspace).global_meta())
+        assert restored.slot_states.is_freeing(RANGES)
+        while lazyfree.free_step(2):
+            pass
+        assert not states.is_freeing(RANGES)
+        assert not node.keyspace.hidden_slots
+        assert len(node.keyspace.databases[0]) == 3
+    finally:
+        lazyfree.defer(False)
+    assert set(node.replayed().databases[0].table) == set(node.keyspace.databases[0].table)
+
+
+def test_an_import_does_not_mix_with_what_was_dropped(node: Node) -> None:
+    node.leave()
+    lazyfree.defer(True)
+    try:
+        node.drop()
+        node.arrive()
+        assert not node.keyspace.slot_states.is_freeing(RANGES)
+        assert not keys_of_slots(node.keyspace.databases[0], [SLOT])
+        while lazyfree.free_step(2):
+            pass
+        assert node.keyspace.hidden_slots == {SLOT}
+    finally:
+        lazyfree.defer(False)
+    node.own()
+    assert not node.keyspace.slot_states
+
+
+def test_states_are_the_same_after_a_replay_and_in_a_snapshot(node: Node) -> None:
+    node.arrive()
+    note_import(*node.states, Import(MOVE, RANGES, "s1", "ab" * 20, 9, SLOT))
+    other = ranges_of([7, 8, 9, 100])
+    note_left(*node.states, "2e", other)
+    node.settle()
+    states = node.keyspace.slot_states
+    assert states.imports[MOVE].number == 9
+    assert states.imports[MOVE].copied == SLOT
+    assert states.left["2e"].ranges == ((7, 9), (100, 100))
+    restored = Keyspace(clustered=True)
+    StoredKeyspace(restored).restore_global(StoredKeyspace(node.keyspace).global_meta())
+    replayed = node.replayed()
+    for keyspace in (restored, replayed):
+        assert keyspace.slot_states.imports == states.imports
+        assert keyspace.slot_states.left == states.left
+        assert keyspace.hidden_slots == node.keyspace.hidden_slots == {SLOT, 7, 8, 9, 100}
+    restored.begin_again()
+    assert not restored.hidden_slots
+    assert not restored.slot_states
+
+
+def test_moves_with_a_slot_in_common_are_refused(node: Node) -> None:
+    node.leave()
+    with pytest.raises(ValueError, match="slots in common"):
+        note_import(*node.states, Import("2e", ((0, CLUSTER_SLOTS - 1),), "s1", "ab", 1, -1))
+    with pytest.raises(ValueError, match="known already"):
+        note_left(*node.states, MOVE, ((1, 1),))
+    with pytest.raises(ValueError, match="no import 2e"):
+        note_owned(*node.states, "2e")
+    with pytest.raises(ValueError, match="no slots have left"):
+        note_stay(*node.states, "2e")
+    note_dropped(*node.states, "2e")
+    assert node.keyspace.hidden_slots == {SLOT}
+
+
+def test_every_effect_is_divided_or_left_out() -> None:
+    wanted = bytearray(CLUSTER_SLOTS)
+    wanted[SLOT] = 1
+    no_slot = {
+        *(b"HISTORY", b"TIME", b"SWAPDB", b"SOURCE", b"KNOWN", b"STREAMS", b"FLUSHSLOTS"),
+        *(b"IMPORT", b"LEAVE", b"STAY", b"OWN", b"DROPSLOTS"),
+    }
+    for name in {*CODES, *APPLY} - {b"SELECT"}:
+        effects = Effects()
+        effects.record(0, name, b"{s}key", b"x")
+        effects.record(0, name, b"{h}key", b"x")
+        payload = effects.take_payload()
+        assert payload is not None
+        found = [words for _, words, _ in split_effects(divide(payload, wanted))]
+        if name in no_slot:
+            assert found == []
+        elif name == b"DEL":
+            assert found == [[name, b"{h}key"]]
+        elif name in (b"FLUSHALL", b"FLUSHDB"):
+            assert found == [[b"FLUSHSLOTS", b"%d" % SLOT]] * 2
+        elif name == b"CLOCK":
+            assert len(found) == 2
+        else:
+            assert found == [[name, b"{h}key", b"x"]]
+
+
+def test_keys_of_other_databases_are_not_divided() -> None:
+    effects = Effects()
+    effects.record(0, b"SET", b"{h}a", b"1")
+    effects.record(3, b"SET", b"{h}b", b"1")
+    effects.record(0, b"SET", b"{h}c", b"1")
+    payload = effects.take_payload()
+    assert payload is not None
+    keyspace = Keyspace(clustered=True)
+    apply_effects(keyspace, divide(payload, bytes([1]) * CLUSTER_SLOTS))
+    assert set(keyspace.databases[0].table) == {b"{h}a", b"{h}c"}
+
+
+@pytest.mark.parametrize("text", [b"", b"5-4", b"1,1", b"3-9,5", b"0-16384", b"-1", b"x"])
+def test_malformed_ranges_are_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_ranges(text)
+
+
+def test_ranges_have_a_text() -> None:
+    ranges = ranges_of([5, 0, 1, 2, 16383])
+    assert ranges_text(ranges) == b"0-2,5,16383"
+    assert parse_ranges(b"0-2,5,16383") == ranges
