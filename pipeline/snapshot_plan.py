@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -26,6 +26,8 @@ from millstream.pipeline.selection import EntryId, Selection
 from millstream.storage.files.manifest import Manifest, check_owner
 from millstream.storage.files.snapshot_format import Place
 from millstream.storage.files.snapshot_reader import SnapshotReader
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
+from millstream.storage.keyspace.slot_ranges import slots_of
 
 _TRIES = 10
 
@@ -144,7 +146,7 @@ def _chunks(reader: SnapshotReader, db: int, selection: Selection) -> list[Chunk
     if selection.is_empty:
         return []
     wanted = _Wanted(reader.summary.chunks, selection)
-    wanted_key = selection.key_test()
+    wanted_key = _shown(selection.key_test(), reader.summary.global_meta.get("slots"))
     for section in range(len(reader.summary.sections)):
         with _no_collection():
             rows = reader.rows(section)
@@ -155,6 +157,16 @@ def _chunks(reader: SnapshotReader, db: int, selection: Selection) -> list[Chunk
             except (ValueError, TypeError, LookupError) as error:
                 raise reader.bad_section(section, error) from None
     return [wanted.chunks[number] for number in sorted(wanted.chunks)]
+
+
+def _shown(test: Callable[[bytes], bool], slots: dict[str, Any] | None) -> Callable[[bytes], bool]:
+    """The same test, but not for keys of cluster slots that arrive at the server, or have left it:
+    another server has them."""
+    if slots is None:
+        return test
+    moves = (*slots["imports"], *slots["left"])
+    hidden = {*slots_of(slots["freeing"]), *(one for move in moves for one in slots_of(move[1]))}
+    return lambda key: test(key) and cluster_slot_of(key) not in hidden
 
 
 class _Wanted:

@@ -7,6 +7,8 @@ from millstream.storage.capture.key_parts import PART_BYTES
 from millstream.storage.capture.slot_capture import SlotCapture
 from millstream.storage.keyspace.keyspace import Keyspace
 
+_EFFECTS_MAX = 1000  # of a piece: about two milliseconds' work for the target
+
 
 class SlotPieces:
     """A capture of one slot; there may be others. A piece is the payload of a frame: the first one
@@ -18,6 +20,7 @@ class SlotPieces:
         committed."""
         self._capture: SlotCapture | None = SlotCapture(keyspace, slot)
         self._effects = Effects()
+        self._count = 0  # of these effects
 
     def step(self) -> bytes | None:
         """The next piece; empty after about a millisecond's work without a full one; None at the
@@ -28,8 +31,11 @@ class SlotPieces:
         for part in parts or ():
             if part:
                 self._effects.record(0, *part)
-        if parts is not None and len(self._effects) < PART_BYTES:
+                self._count += 1
+        is_full = len(self._effects) >= PART_BYTES or self._count >= _EFFECTS_MAX
+        if parts is not None and not is_full:
             return b""
+        self._count = 0
         if parts is None:
             self.close()
         piece = self._effects.take_payload()

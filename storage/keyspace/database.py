@@ -136,7 +136,9 @@ class Database(DatabaseCore):
         """Remove a key; False when it did not exist."""
         if key not in self.table or (self.expiries and self.has_expired(key)):
             return False
-        self.drop(key)
+        self.before_change(key)
+        self._remove(key)
+        self.mark_ready(key)
         return True
 
     def drop(self, key: bytes) -> None:

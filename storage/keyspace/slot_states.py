@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 # What is due for a hidden key: its expiry, trimming, scheduled entries; or the timer of a group or
 # of leases.
 EXPIRY, TRIM, FIRING, TIMER = "expiry", "trim", "firing", "timer"
+_KEY_COST = 4  # freeing a key takes as long as freeing this number of blocks
 _SOON_MS = 0  # a time that has already passed
 
 
@@ -217,8 +218,9 @@ class SlotStates:
         return not self._freeing.isdisjoint(slots_of(ranges))
 
     def free_step(self, most: int) -> bool:
-        """Free about `most` keys; False when none is left. Called while the server has nothing else
-        to do (blocks/lazyfree)."""
+        """Free about `most` objects; False when none is left. Called while the server has nothing
+        else to do (blocks/lazyfree)."""
+        most = max(1, most // _KEY_COST)
         keys = 0
         for db in self._keyspace.databases:
             found = some_keys_of(db, self._freeing, most - keys) if keys < most else []

@@ -8,9 +8,10 @@ no expired entry is delivered.
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from collections.abc import Iterator
 
-from tests.sim.data import Stream
+from tests.sim.data import Data, Stream
 from tests.sim.group_replay import GroupReplay
 from tests.sim.promises import demand, id_of
 
@@ -81,8 +82,19 @@ def effects_of(payload: bytes) -> Iterator[list[bytes]]:
         yield words
 
 
+def slot_of(key: bytes) -> int:
+    """The slot of a key in a cluster."""
+    _, _, rest = key.partition(b"{")
+    tag, end, _ = rest.partition(b"}")
+    return crc_hqx(tag if tag and end else key, 0) & 16383
+
+
 class Replay(GroupReplay):
     """Plain data that effects are applied to."""
+
+    def __init__(self, data: Data) -> None:
+        super().__init__(data)
+        self._moves: dict[bytes, set[int]] = {}  # the slots that arrive, or have left
 
     def apply(self, payload: bytes) -> None:
         """One frame's payload."""
@@ -102,6 +114,28 @@ class Replay(GroupReplay):
 
     def _apply_history(self, name: bytes, seq: bytes) -> None:
         """It has no information about the data."""
+
+    # Slots that move
+
+    def _apply_import(self, move: bytes, slots: bytes, *words: bytes) -> None:
+        ends = [part.split(b"-") for part in slots.split(b",")]
+        found = {slot for end in ends for slot in range(int(end[0]), int(end[-1]) + 1)}
+        others = [other for name, other in self._moves.items() if name != move]
+        demand(found.isdisjoint(set().union(*others)), f"slots {slots!r} in two moves")
+        self._moves[move] = found
+
+    _apply_leave = _apply_import
+
+    def _apply_own(self, move: bytes) -> None:
+        demand(self._moves.pop(move, None), f"the move {move!r} is not known")
+
+    _apply_stay = _apply_own
+
+    def _apply_dropslots(self, move: bytes) -> None:
+        slots = self._moves.pop(move)
+        for key in list(self.data.databases[0]):
+            if slot_of(key) in slots:
+                self.data.drop(0, key)
 
     # Keys
 

@@ -67,7 +67,12 @@ def small_chunks(entries: int) -> Iterator[None]:
         yield
 
 
-def write_base(directory: Path, streams: Sequence[Stream], number: int = 1) -> Path:
+def write_base(
+    directory: Path,
+    streams: Sequence[Stream],
+    number: int = 1,
+    global_meta: dict[str, Any] | None = None,
+) -> Path:
     """Write the file of a snapshot, which is not current yet."""
     directory.mkdir(parents=True, exist_ok=True)
     file = SystemDisk(directory).create(base_name(number))
@@ -83,7 +88,7 @@ def write_base(directory: Path, streams: Sequence[Stream], number: int = 1) -> P
     )
     for stream in streams:
         writer.add(stream)
-    writer.finish({})
+    writer.finish(global_meta or {})
     file.close()
     return directory / base_name(number)
 

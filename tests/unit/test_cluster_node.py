@@ -439,6 +439,13 @@ def test_keys_of_a_slot(node: Node) -> None:
     assert {key.decode() for key in client.read()} == names
     assert client.call("CLUSTER GETKEYSINSLOT 1 10") == []
 
+    states = node.keyspace.slot_states
+    states.leave("1f", ((slot, slot),))
+    assert client.call(f"CLUSTER COUNTKEYSINSLOT {slot}") == 0
+    assert client.call(f"CLUSTER GETKEYSINSLOT {slot} 10") == []
+    states.stay("1f")
+    assert client.call(f"CLUSTER COUNTKEYSINSLOT {slot}") == 5000
+
 
 def test_small_replies(node: Node) -> None:
     client = node.player()

@@ -16,6 +16,7 @@ from tests.support.resp import Error, Reply, Simple
 from millstream.server.execution.eviction import BLOCKS_AT_ONCE, KEYS_AT_ONCE, Eviction
 from millstream.server.monitor.memory import Gauge, block_bytes
 from millstream.storage.blocks.lazyfree import defer
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.streams.head_eviction import evict_before
 from millstream.storage.streams.retention import bytes_of
 from millstream.storage.streams.stream import Stream
@@ -183,6 +184,22 @@ def replays(in_process: InProcessServer) -> None:
             assert there is not None
             assert here.range() == there.range()
             assert here.max_evicted_id == there.max_evicted_id
+
+
+def test_keys_in_hidden_slots_are_not_evicted() -> None:
+    limited = Limited()
+    limited.fill("hidden", 1000, 2000)
+    limited.fill("shown", 90_000, 2000)
+    full = limited.blocks()
+    slot = cluster_slot_of(b"hidden")
+    states = limited.in_process.keyspace.slot_states
+    states.leave("1f", ((slot, slot),))
+    limited.limit(REST_BYTES + full // 4)
+    assert lengths(limited, "hidden", "shown") == [2000, 0]
+    states.stay("1f")
+    limited.limit(REST_BYTES + full // 8)
+    assert 0 < limited.call("XLEN hidden") < 1000  # type: ignore[operator]
+    replays(limited.in_process)
 
 
 def test_the_block_with_the_oldest_newest_entry_goes_first() -> None:

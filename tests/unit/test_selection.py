@@ -13,6 +13,7 @@ from millstream.pipeline.files import Folder
 from millstream.pipeline.selection import FIRST, LAST, Selection
 from millstream.pipeline.source_options import SCAN, OptionError, SourceOptions
 from millstream.storage.files.manifest import Manifest
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
 MAX = 2**64 - 1
 
@@ -79,6 +80,20 @@ def test_a_plan_has_every_chunk_once(tmp_path: Path, split_bytes: int, at_least:
     assert [one.number for one in partitions] == list(range(len(partitions)))
     assert len(partitions) >= min(at_least, 10)
     assert split_bytes != 1 or len(partitions) == 10
+
+
+def test_keys_of_slots_that_move_are_left_out(tmp_path: Path) -> None:
+    names = (b"arriving", b"left", b"freed", b"owned")
+    ranges = [[[cluster_slot_of(name)] * 2] for name in names]
+    slots = {
+        "imports": [["1f", ranges[0], "s1", "ab", 7, -1]],
+        "left": [["2e", ranges[1]]],
+        "freeing": ranges[2],
+    }
+    streams = [Stream(name, {(1, 1): [b"f", b"v"]}) for name in names]
+    write_base(tmp_path, streams, global_meta={"slots": slots})
+    publish(tmp_path)
+    assert [chunk.pieces.keys for part in plan(tmp_path) for chunk in part.chunks] == [[b"owned"]]
 
 
 def test_a_snapshot_published_during_planning_is_found(

@@ -18,6 +18,8 @@ from millstream.commands.runtime.slot_effects import (
     note_owned,
     note_stay,
 )
+from millstream.server.metrics.stream_series import choose
+from millstream.server.monitor.info import keyspace_section
 from millstream.storage.blocks import lazyfree
 from millstream.storage.capture.capture import Capture
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
@@ -107,6 +109,20 @@ def test_no_command_lists_or_counts_hidden_keys(node: Node) -> None:
     node.stay()
     assert names(node) == scanned(node) == everything
     assert node.hidden == [{SLOT}, frozenset()]
+
+
+def test_info_and_metrics_leave_out_hidden_keys(node: Node) -> None:
+    for tag in (HIDDEN, SHOWN):
+        node.call(f"XADD {tag}stream * f v")
+    node.leave()
+    assert keyspace_section(node.keyspace).startswith("db0:keys=4,")
+    *_, chosen = choose(node.keyspace, ("*",), 10)
+    assert chosen is not None
+    assert chosen.places == [(0, b"{s}stream")]
+    node.call("FLUSHALL")
+    assert keyspace_section(node.keyspace) == ""
+    node.stay()
+    assert keyspace_section(node.keyspace).startswith("db0:keys=4,")
 
 
 def test_a_database_of_hidden_keys_seems_empty(node: Node) -> None:
@@ -222,13 +238,13 @@ def test_hidden_keys_are_freed_in_steps(node: Node) -> None:
         assert not states.left
         assert states.is_freeing(RANGES)
         assert node.keyspace.hidden_slots == {SLOT}
-        assert lazyfree.free_step(2)
+        assert lazyfree.free_step(8)
         assert len(node.keyspace.databases[0]) == 4
         assert len(names(node)) == 3
         restored = Keyspace(clustered=True)
         StoredKeyspace(restored).restore_global(StoredKeyspace(node.keyspace).global_meta())
         assert restored.slot_states.is_freeing(RANGES)
-        while lazyfree.free_step(2):
+        while lazyfree.free_step(8):
             pass
         assert not states.is_freeing(RANGES)
         assert not node.keyspace.hidden_slots
@@ -246,7 +262,7 @@ def test_an_import_does_not_mix_with_what_was_dropped(node: Node) -> None:
         node.arrive()
         assert not node.keyspace.slot_states.is_freeing(RANGES)
         assert not keys_of_slots(node.keyspace.databases[0], [SLOT])
-        while lazyfree.free_step(2):
+        while lazyfree.free_step(8):
             pass
         assert node.keyspace.hidden_slots == {SLOT}
     finally:
