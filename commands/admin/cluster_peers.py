@@ -77,6 +77,9 @@ class Peers(Protocol):
     def is_promise_stored(self) -> bool:
         """True if the promise holds also after a restart."""
 
+    def describe(self) -> bytes:
+        """The knowledge of this node of the cluster, as JSON."""
+
     def standing(self) -> LastFrame:
         """The last frame of this member; CommandError if it is not known."""
 
@@ -119,6 +122,15 @@ def cluster_peer(ctx: Context[PeersHost], args: Args) -> object:
     The reply is OK."""
     _peers(ctx, args).admit(ctx.session, args.take())
     return OK
+
+
+@cluster_command("SEEN", "admin noscript dataless no_multi nondeterministic_output")
+def cluster_seen(ctx: Context[PeersHost], args: Args) -> object:
+    """An internal command, of `millstream cluster init --from-nodes`.
+
+    The reply is JSON: what this node has seen last in etcd, the greatest term that it has promised,
+    its last frame on the disk, and how many members confirm its frames."""
+    return _peers(ctx, args).describe()
 
 
 class PromiseWait(PositionWait):

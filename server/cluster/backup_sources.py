@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import threading
@@ -21,8 +20,8 @@ from millstream.server.backup.sources import Copied
 from millstream.server.cluster.cluster_backup import ShardState
 from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.slot_map import Shard, SlotMap
-from millstream.server.cluster.store.records import BACKUP_LOCK, MOVE, USERS
-from millstream.server.cluster.store.store import Change, Compare, Contents, Store
+from millstream.server.cluster.store.records import BACKUP_LOCK, USERS, Step
+from millstream.server.cluster.store.store import Change, Compare, Store
 from millstream.server.cluster.store.store_opening import StoreSettings
 from millstream.server.cluster.store_cli import run_with_store
 from millstream.server.cluster.unix_sockets import ask_supervisor
@@ -34,7 +33,6 @@ from millstream.tools.tool_connection import ToolConnection
 LOCK_S = 20  # how long the lock lasts after its program was last heard
 STEADY_S = 30.0  # until each shard has a primary, and no slots are being handed over
 AGAIN_S = 0.3
-HANDING = "handing"  # the step of a move in which slots get another owner
 
 T = TypeVar("T")
 
@@ -101,7 +99,7 @@ class StoredSource:
         keeper = threading.Thread(target=self._keep, args=(over,), daemon=True)
         keeper.start()
         try:
-            self._first = view_of(self._run(_steady))
+            self._first = self._run(_steady)
             yield
         finally:
             over.set()
@@ -175,32 +173,21 @@ class StoredSource:
         return self._users
 
 
-async def _steady(store: Store) -> Contents:
+async def _steady(store: Store) -> ClusterView:
     """The contents while no move hands over slots."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + STEADY_S
     while True:
-        contents = await store.read()
-        names = [
-            name
-            for name, value in contents.values.items()
-            if name.startswith(MOVE) and _step(value.data) == HANDING
-        ]
-        if not names:
-            return contents
+        view = view_of(await store.read())
+        handing = [id for id, one in view.moves.items() if one.record.step == Step.HANDING]
+        if not handing:
+            return view
         if loop.time() > end_s:
-            move = names[0].removeprefix(MOVE)
             raise CliError(
-                f"the move {move} has been handing over slots for {STEADY_S:g} seconds: look for "
-                "what hinders it with CLUSTER MIGRATION STATUS, or cancel it"
+                f"the move {handing[0]} has been handing over slots for {STEADY_S:g} seconds: look "
+                "for what hinders it with CLUSTER MIGRATION STATUS, or cancel it"
             )
         await asyncio.sleep(AGAIN_S)
-
-
-def _step(data: bytes) -> object:
-    with suppress(ValueError, AttributeError, RecursionError):
-        return json.loads(data).get("step")
-    return None
 
 
 async def _state(store: Store, shard: str) -> ShardState:

@@ -13,6 +13,7 @@ from millstream.cli_error import CliError
 from millstream.errors import DataError, StartError, counted
 from millstream.seconds import Seconds
 from millstream.server.cluster.cluster_backup_cli import backup, restore
+from millstream.server.cluster.recovery_cli import init_from_nodes, recovery_options
 from millstream.server.cluster.slot_map import read_map
 from millstream.server.cluster.store.records import MEMBERS_MAX, ShardChange
 from millstream.server.cluster.store.store_opening import StoreSettings
@@ -44,7 +45,7 @@ def cluster() -> None:
 @cluster.command()
 @store_options
 @click.option(
-    "--shards", type=click.IntRange(1, STORED_SHARDS_MAX), required=True, metavar="S",
+    "--shards", type=click.IntRange(1, STORED_SHARDS_MAX), metavar="S",
     help="Number of shards, which share the slots.",
 )  # fmt: skip
 @click.option(
@@ -56,8 +57,29 @@ def cluster() -> None:
     help="Number of nodes, in addition to the primary, that must have a write on disk before it "
     "is confirmed [default: 1, or 0 if a shard has one node].",
 )  # fmt: skip
-def init(shards: int, members: int, durable: int | None, **settings: str) -> None:
-    """Create a cluster in etcd, for nodes on many machines."""
+@recovery_options
+def init(
+    shards: int | None,
+    members: int,
+    durable: int | None,
+    from_nodes: tuple[tuple[str, int], ...],
+    lost: tuple[str, ...],
+    url: str,
+    timeout_s: float,
+    **settings: str,
+) -> None:
+    """Create a cluster in etcd, for nodes on many machines.
+
+    With --from-nodes, write the records of a cluster whose etcd was lost, or was restored from an
+    old backup: from what its nodes know. Name as many of them as run. Nothing is written if a
+    confirmed write could be lost.
+    """
+    if from_nodes:
+        _require_only("from_nodes", "shards", "members", "durable")
+        init_from_nodes(StoreSettings(**settings), from_nodes, lost, url, timeout_s)
+        return
+    if lost or shards is None:
+        raise click.UsageError("--lost needs --from-nodes." if lost else "--shards is missing.")
     durable = min(1, members - 1) if durable is None else durable
     if durable >= members:
         raise CliError(
@@ -69,6 +91,15 @@ def init(shards: int, members: int, durable: int | None, **settings: str) -> Non
         f"{settings['name']}: {counted(shards, 'shard')} of {counted(members, 'member')}; a "
         f"confirmed write is on {counted(durable + 1, 'disk')}"
     )
+
+
+def _require_only(option: str, *others: str) -> None:
+    """UsageError if one of the others is given with this option."""
+    context = click.get_current_context()
+    for name in others:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            words = [f"--{word.replace('_', '-')}" for word in (option, name)]
+            raise click.UsageError(f"{words[0]} and {words[1]} exclude each other.")
 
 
 @cluster.command()

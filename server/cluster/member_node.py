@@ -166,7 +166,7 @@ class MemberNode:
         self.service = MemberService(
             self.id, terms, self._store, asker, handover, settings, self.note_change, seen=seen
         )
-        self.peers = Peers(self._secret, self.service.check, terms)
+        self.peers = Peers(self._secret, self.service.check, terms, self.service.describe)
         self.relay = MemberRelay(self._secret, make_context, sender, loop)
         assert self.users is not None
         self.service.on_contents = self.users.take

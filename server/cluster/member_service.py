@@ -35,6 +35,7 @@ from millstream.server.cluster.member_handover import MemberHandover
 from millstream.server.cluster.member_lease import MemberLease
 from millstream.server.cluster.membership import Member
 from millstream.server.cluster.promise_request import Asker
+from millstream.server.cluster.recollection import describe
 from millstream.server.cluster.store.records import SECRET, NodeRecord, RecordError
 from millstream.server.cluster.store.seen_store import SeenStore
 from millstream.server.cluster.store.store import (
@@ -380,6 +381,11 @@ class MemberService:
         except CommandError as problem:
             log.warning("this node cannot promise term %d: %s", term, problem.message)
             return None
+
+    def describe(self) -> bytes:
+        """The knowledge of this node of its cluster, as JSON."""
+        seen = self._seen
+        return describe(self.member, seen.cluster, seen.revision, seen.values, steady_ms())
 
     def check(self, asked: PromiseRequest) -> None:
         """Before a promise to another member. CommandError if this node refuses it, and while this

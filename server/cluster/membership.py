@@ -320,7 +320,7 @@ class Member:
         seen = self.seen if self.is_recalled or self.view is None else self.view
         if seen is not None and (
             view.map.epoch < seen.map.epoch
-            or any(_is_lost(known.record, view.shards.get(n)) for n, known in seen.shards.items())
+            or any(is_lost(known.record, view.shards.get(n)) for n, known in seen.shards.items())
         ):
             return True
         own = view.shard_of(self.id)
@@ -580,7 +580,7 @@ class Member:
         self.write(Purpose.GIVE_UP, [Compare(name, version)], [Change(name, None)])
 
 
-def _is_lost(known: ShardRecord, found: Found[ShardRecord] | None) -> bool:
+def is_lost(known: ShardRecord, found: Found[ShardRecord] | None) -> bool:
     """True if this is an earlier record than the known one, or has continued from an earlier one:
     each change of a record is a new term."""
     if found is None or found.record.term < known.term:

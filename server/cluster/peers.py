@@ -19,17 +19,19 @@ NO_SECRET = "LOADING this node has not read the secret of its cluster yet"
 
 class Peers:
     """`secret()` is that of the cluster, b"" while it is not known. `check(asked)` refuses promises
-    with CommandError."""
+    with CommandError. `describe()` says what this node knows of the cluster."""
 
     def __init__(
         self,
         secret: Callable[[], bytes],
         check: Callable[[PromiseRequest], object],
         terms: Terms,
+        describe: Callable[[], bytes],
     ) -> None:
         self._secret = secret
         self._check = check
         self._terms = terms
+        self.describe = describe
         self._admitted: set[int] = set()  # IDs of clients
 
     def admit(self, session: Session, secret: bytes) -> None:

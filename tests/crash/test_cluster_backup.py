@@ -22,9 +22,15 @@ from millstream.__main__ import main
 from millstream.cli_error import CliError
 from millstream.server.cluster import backup_sources
 from millstream.server.cluster.backup_sources import StoredSource
-from millstream.server.cluster.cluster_view import view_of
+from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.slot_map import read_map
-from millstream.server.cluster.store.records import BACKUP_LOCK, SlotRanges, encode
+from millstream.server.cluster.store.records import (
+    BACKUP_LOCK,
+    MoveRecord,
+    SlotRanges,
+    Step,
+    encode,
+)
 from millstream.server.cluster.store.store import Change, Contents
 from millstream.server.cluster.store.store_opening import StoreSettings, open_store
 from millstream.server.cluster.store_cli import create
@@ -137,13 +143,19 @@ def test_one_backup_at_a_time(settings: StoreSettings) -> None:
 def test_a_backup_waits_while_slots_are_handed_over(
     settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = iter(["handing", "handing", "done"])
-    write(settings, Change("move/1", b'{"step":"handing"}'))
+    move = MoveRecord(((0, 9),), "s1", "s2", Step.HANDING, 1)
+    write(settings, Change("move/1", encode(move)))
+    looks = []
+
+    def look(contents: Contents) -> ClusterView:
+        looks.append(view_of(contents))
+        return looks[-1] if len(looks) < 4 else looks[-1]._replace(moves={})
+
     with monkeypatch.context() as patch:
         patch.setattr(backup_sources, "AGAIN_S", 0)
-        patch.setattr(backup_sources, "_step", lambda data: next(steps))
+        patch.setattr(backup_sources, "view_of", look)
         with StoredSource(settings, "redis://x", 1).held():
-            assert next(steps, None) is None
+            assert len(looks) == 4
     monkeypatch.setattr(backup_sources, "STEADY_S", 0)
     late = "the move 1 has been handing over slots"
     with pytest.raises(CliError, match=late), StoredSource(settings, "redis://x", 1).held():

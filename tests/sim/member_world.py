@@ -5,6 +5,8 @@ Checked all the time: what was confirmed is never missing at a later primary; of
 the one that began after the end of the other has no lower term; a store that was restored from a
 backup is not believed. Once everything is healed, one member leads and confirms.
 
+The store is lost, too, and an operator writes its records from what some nodes know.
+
 Nodes are also restarted while the store cannot be reached, alone or all at once, and take part with
 what they have seen.
 
@@ -20,7 +22,7 @@ import random
 import re
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from tests.sim.promises import demand
@@ -43,6 +45,7 @@ from millstream.server.cluster.member_actions import (
 )
 from millstream.server.cluster.member_lease import MemberLease
 from millstream.server.cluster.membership import Member, Part
+from millstream.server.cluster.recollection import answer_of, describe
 from millstream.server.cluster.store.records import (
     CONFIG,
     MAP,
@@ -50,6 +53,7 @@ from millstream.server.cluster.store.records import (
     VERSION,
     Format,
     NodeRecord,
+    RecordError,
     ShardRecord,
     SlotRanges,
     decode,
@@ -57,6 +61,7 @@ from millstream.server.cluster.store.records import (
 )
 from millstream.server.cluster.store.seen_store import contents_of, values_to_keep
 from millstream.server.cluster.store.store import Change, Commit, Contents, LeaseEnded
+from millstream.server.cluster.store_recovery import NodeAnswer, Unrecoverable, recover
 
 # Members of the shard, and how many besides the primary must have each frame.
 SIZES = ((3, 1), (3, 1), (3, 0), (1, 0), (2, 1), (5, 2), (2, 0))
@@ -271,6 +276,7 @@ class Run:
         )
         if node.disk.seen:
             self.member.seen = view_of(contents_of(1, node.disk.seen))
+        self.seen = node.disk.seen  # later perhaps more than what is on the disk
         self.is_alive = True
         self._reads = self._newest_read = 0
         self.read()
@@ -351,7 +357,12 @@ class Run:
             if contents is None:
                 self.member.lose()
                 return
-            self.member.take(view_of(contents), self.now_ms)
+            try:
+                view = view_of(contents)
+            except RecordError:  # the store was lost
+                self.member.lose()
+                return
+            self.member.take(view, self.now_ms)
             if not self.member.is_store_old:
                 self.keep(contents)
             self.enrollment.look()
@@ -360,10 +371,16 @@ class Run:
 
     def keep(self, contents: Contents) -> None:
         """On the disk at once, or not at all."""
-        disk, wanted = self.node.disk, values_to_keep(contents, self.node.disk.seen)
+        disk, wanted = self.node.disk, values_to_keep(contents, self.seen)
+        self.seen = wanted
         if self.world.chance.random() >= self.world.full_disks:
             disk.seen = wanted
         self.member.is_kept = disk.seen == wanted
+
+    def answer_seen(self) -> NodeAnswer:
+        """As the command CLUSTER SEEN."""
+        found = describe(self.member, "c", 1, self.seen or None, self.now_ms)
+        return answer_of(found, "c", self.node.name)
 
     # Orders of the member
 
@@ -523,6 +540,7 @@ class World:
         self.full_disks = chance.choice([0, 0, 0.1])
         # Without N, two primaries are only kept apart by leases, which a backup has not.
         self.restores = 0.3 if self.durable and chance.random() < 0.3 else 0
+        self.may_lose = self.durable > 0  # members that are lost for ever, as an operator says
         self.cut: set[frozenset[str]] = set()
         self.store_cut: set[str] = set()
         self.confirmed: list[Confirmed] = []
@@ -638,7 +656,8 @@ class World:
             (0.5, self._crash), (0.4, self._freeze_or_thaw), (0.1, self._ask_for_change),
             (0.3, self.heal), (0.6, self._isolate_primary), (1, self._suspend_candidate),
             (0.3, self._restart_without_store),
-            (self.restores, self._restore_store),
+            (self.restores, self._restore_store), (0.1, self._lose_store),
+            (1, self._recover_some),
         ]  # fmt: skip
         event = self.chance.choices([e for _, e in kinds], [w for w, _ in kinds])[0]
         event()
@@ -739,6 +758,43 @@ class World:
             self.store = self._backup.restarted(self.now_ms / 1000)
             self.note("store restored")
 
+    def _lose_store(self) -> None:
+        """The store has a new and empty disk."""
+        self.note("store is-empty")
+        self.store, self._backup = StoreState(), None
+
+    @property
+    def is_store_lost(self) -> bool:
+        """True if the store is empty, or older than what a node knows."""
+        return MAP not in self.store.values or any(
+            node.run.member.is_store_old for node in self.nodes.values()
+        )
+
+    def _recover_some(self) -> None:
+        """The operator asks some nodes. Of the others, some may be lost for ever."""
+        if self.is_store_lost:
+            share = self.chance.choice([0.4, 0.8])
+            asked = [
+                node
+                for node in self.nodes.values()
+                if not node.is_frozen and self.chance.random() < share
+            ]
+            absent = sorted(self.nodes.keys() - {node.name for node in asked})
+            self.recover(asked, absent if self.may_lose and self.chance.random() < 0.3 else [])
+
+    def recover(self, asked: list[Node], lost: Collection[str] = ()) -> bool:
+        """`millstream cluster init --from-nodes`."""
+        answers = [node.run.answer_seen() for node in asked]
+        try:
+            found = recover(answers, self.store.read(), lost)
+        except Unrecoverable as problem:
+            self.note(f"operator is-refused {problem}")
+            return False
+        self.note(f"operator recovers {found.shards}")
+        demand(self.store.commit(found.compares, found.changes).done, "the store has changed")
+        self.tell_watches()
+        return True
+
     def heal(self) -> None:
         self.note("all heals")
         self.cut.clear()
@@ -757,9 +813,11 @@ class World:
         self.heal()
         self.lost_replies = self.slow = self.full_disks = 0
         self.pass_time(20_000)
-        if self.restores and any(node.run.member.is_store_old for node in self.nodes.values()):
-            self.note("store old")  # until an operator has written the terms of the nodes
-            return
+        if self.is_store_lost:
+            if not self.recover([*self.nodes.values()]):
+                demand(self.restores > 0, "a lost store cannot be recovered")
+                return  # a restored one was believed by a node
+            self.pass_time(20_000)
         leaders = self.leaders()
         demand(len(leaders) == 1, f"{len(leaders)} members lead after 20 quiet seconds")
         count = len(self.confirmed)

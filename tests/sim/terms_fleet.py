@@ -50,7 +50,9 @@ class TermsNode(FleetNode):
         self.terms = self.replication.join_shard(
             id_of_node(index), lambda: cast(TermsFleet, fleet).node_timeout_ms, self.lease_ms
         )
-        self.cluster = SimpleNamespace(peers=Peers(lambda: SECRET, lambda asked: None, self.terms))
+        self.cluster = SimpleNamespace(
+            peers=Peers(lambda: SECRET, lambda asked: None, self.terms, bytes)
+        )
         self.known_term = 0  # of the last order
         self.suspended_at_ms: int | None = None
 

@@ -25,6 +25,9 @@ EVENTS = {
     "is-ordered",
     "is-alone",
     "leads-again",
+    "is-empty",
+    "recovers",
+    "is-refused",
 }
 
 
@@ -275,6 +278,27 @@ def test_a_store_from_before_a_member_joined_is_not_believed() -> None:
     assert spare.name in world.record.members
     assert not other.run.member.is_leading
     assert other.run.member.is_store_old
+
+
+def test_a_store_that_was_restored_is_recovered_from_the_members() -> None:
+    """The members have a later term, and believe the new records."""
+    world, leader = begun(3, 1)
+    backup = world.store.copy()
+    other = others(world, leader)[0]
+    other.run.do(lambda: other.run.member.stand(Reason.FORCE, other.clock_ms()))
+    world.pass_time(NODE_TIMEOUT_MS)
+    world._write()
+    world.pass_time(NODE_TIMEOUT_MS)
+    assert len(world.confirmed) == 1
+    assert not world.recover([*world.nodes.values()]), "there is nothing to recover"
+    world.store = backup.restarted(world.now_ms / 1000)
+    world.pass_time(5 * NODE_TIMEOUT_MS)
+    assert world.is_store_lost
+    assert not world.recover([leader]), "one member of three does not know enough"
+    assert world.recover([*world.nodes.values()])
+    world.pass_time(5 * NODE_TIMEOUT_MS)
+    assert not world.is_store_lost
+    world.end()
 
 
 def test_a_copied_directory_is_refused_while_its_node_lives() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.sim.member_world import NODE_TIMEOUT_MS, STEPS, Node, World, WorldFailure
+from tests.sim.promises import BrokenPromise
 from tests.support.effort import examples
 
 from millstream.server.cluster.cluster_view import Found
@@ -19,9 +20,10 @@ from millstream.server.cluster.store.records import (
     encode,
 )
 from millstream.server.cluster.store.store import Change, Compare
+from millstream.server.cluster.store_recovery import _ShardRecovery
 
 SPARES = 2
-EARLY_SEEDS = range(4, 40)
+EARLY_SEEDS = range(46, 60)
 A, B, C, D = (letter * 40 for letter in "abcd")
 
 
@@ -31,6 +33,7 @@ class ReshapedWorld(World):
     def __init__(self, seed: int, steps: int = STEPS, size: tuple[int, int] | None = None) -> None:
         super().__init__(seed, steps, size)
         self.restores = 0  # a member that left may believe a backup in which it is one
+        self.may_lose = False  # an operator may not know of a member that joined
         for number in range(self.size, self.size + SPARES):
             node = Node(self, number)
             self.nodes[node.name] = node
@@ -47,6 +50,8 @@ class ReshapedWorld(World):
         super()._step()
 
     def _change_members(self) -> None:
+        if self.is_store_lost:
+            return
         if CHANGE + "s1" in self.store.values:
             if self.chance.random() < 0.3:  # the operator has waited long enough
                 self.note("operator gives-up")
@@ -254,6 +259,44 @@ def test_a_change_that_is_impossible_is_removed_from_the_store() -> None:
     world.pass_time(NODE_TIMEOUT_MS)
     assert CHANGE + "s1" not in world.store.values
     assert leader.name in world.record.members
+
+
+def left_alone() -> tuple[ReshapedWorld, list[Node], list[Node]]:
+    """A member is replaced and then alone has, with the primary, what was confirmed; another one
+    does not know of it. The store is lost. Those that know the last members, and those that do
+    not."""
+    world, leader, (left, unaware), (spare, _) = begun(3, 1)
+    world.order(ShardChange(spare.name, left.name))
+    while spare.name not in world.record.members:
+        world.pass_time(1)
+    unaware.is_frozen = left.is_frozen = True
+    world.pass_time(NODE_TIMEOUT_MS)
+    world._write()
+    world.pass_time(NODE_TIMEOUT_MS)
+    assert len(world.confirmed) == 1
+    assert unaware.run.member.record != world.record, "it has not seen them"
+    world._lose_store()
+    leader.is_frozen = spare.is_frozen = True
+    unaware.thaw()
+    left.thaw()
+    return world, [leader, spare], [left, unaware]
+
+
+def test_a_lost_store_is_not_recovered_from_old_members() -> None:
+    world, aware, old = left_alone()
+    assert not world.recover(old)
+    for node in aware:
+        node.thaw()
+    assert world.recover([*aware, old[1]])
+    world.end()
+
+
+def test_the_simulation_finds_a_recovery_from_old_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ShardRecovery, "_require_certain", lambda self: None)
+    world, _, old = left_alone()
+    assert world.recover(old)
+    with pytest.raises(BrokenPromise, match="which were confirmed"):
+        world.pass_time(5 * NODE_TIMEOUT_MS)
 
 
 def test_the_simulation_finds_a_member_that_leaves_too_early(

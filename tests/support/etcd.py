@@ -130,6 +130,13 @@ class Etcd:
             wait_until(member.is_ready, what="etcd", deadline_s=START_DEADLINE_S)
         return self
 
+    def wipe(self) -> None:
+        """All disks are lost; the new etcd has the same addresses."""
+        self.kill()
+        for member in self.members:
+            shutil.rmtree(member.folder)
+        self.start()
+
     def kill(self) -> None:
         for member in self.members:
             member.kill()

@@ -40,11 +40,11 @@ NOT_AUDITED = {
     "cluster|replicas", "cluster|slaves", "cluster|count-failure-reports", "cluster|bumpepoch",
     "cluster|saveconfig",
     # What the nodes of a cluster send each other.
-    "cluster|peer", "cluster|promise",
+    "cluster|peer", "cluster|promise", "cluster|relay", "cluster|seen",
 }  # fmt: skip
 # Directives whose name looks like a secret's.
 NOT_SECRET = {
-    "metrics-auth", "cluster-etcd-password-file",
+    "metrics-auth", "cluster-etcd-password-file", "cluster-etcd-key",
     "tls-auth-clients", "tls-auth-clients-user", "tls-key-file", "tls-client-key-file",
     "key-load-delay", "rdb-key-save-delay", "notify-keyspace-events", "tracking-table-max-keys",
 }  # fmt: skip

@@ -38,19 +38,21 @@ _PASSING = (LEASE, ELECTION, LOCK)
 
 
 class SeenStore:
-    """The file, for a node of this cluster."""
+    """The file, for a node of this cluster. `values` were seen last, at `revision`."""
 
     def __init__(self, path: Path, cluster: str) -> None:
         self._path = path
-        self._cluster = cluster
+        self.cluster = cluster
         self._kept: dict[str, str] | None = None  # as in the file; None: not known
         self._problem = ""  # as the log has said
+        self.revision = 0
+        self.values: dict[str, str] | None = None  # to be kept, whether or not they are in the file
 
     def load(self) -> Contents | None:
         """The contents in the file, without versions and leases, with which no transaction would be
         carried out. None if there is no file, or it is of no use for this cluster."""
         try:
-            found = decode_seen(self._path.read_bytes(), self._cluster)
+            found = decode_seen(self._path.read_bytes(), self.cluster)
         except FileNotFoundError:
             return None
         except OSError as problem:
@@ -59,16 +61,18 @@ class SeenStore:
         except ValueError as problem:
             log.error("%s is not used: %s", self._path, problem)
             return None
-        self._kept = _texts(found)
+        self._kept = self.values = _texts(found)
+        self.revision = found.revision
         return found
 
     def keep(self, contents: Contents) -> bool:
         """Write what has changed; on return it is on the disk. If that fails, the log says so, the
         result is false, and the next call tries again."""
-        kept = values_to_keep(contents, self._kept or {})
+        kept = values_to_keep(contents, self.values or {})
+        self.values, self.revision = kept, contents.revision
         if kept == self._kept:
             return True
-        data = encode_seen(self._cluster, contents.revision, kept)
+        data = encode_seen(self.cluster, contents.revision, kept)
         try:
             replace_file(self._path, data, mode=0o600)
         except OSError as problem:

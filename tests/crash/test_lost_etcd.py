@@ -1,0 +1,94 @@
+"""The records of a cluster whose etcd has lost everything, from its real members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.support.client import RawClient
+from tests.support.etcd import Etcd
+from tests.support.member_servers import MemberServers, ask, node_id
+from tests.support.resp import Error, Simple
+from tests.support.server import Server
+from tests.support.waiting import wait_until
+
+from millstream.__main__ import main
+from millstream.server.cluster.store.store_opening import open_store
+
+
+@pytest.fixture
+def lasting(tmp_path: Path) -> Iterator[Etcd]:
+    """An etcd of this test alone."""
+    made = Etcd(tmp_path / "etcd")
+    yield made.start()
+    made.kill()
+
+
+@pytest.fixture
+def shard(tmp_path: Path, lasting: Etcd) -> Iterator[MemberServers]:
+    made = MemberServers(tmp_path, lasting)
+    yield made.start()
+    made.kill()
+
+
+def init(shard: MemberServers, *servers: Server, code: int = 0, options: list[str]) -> str:
+    words = ["--name", shard.settings.name, "--etcd", shard.settings.urls, *options]
+    nodes = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+    done = CliRunner().invoke(main, ["cluster", "init", *words, "--from-nodes", nodes])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_an_etcd_that_has_lost_everything(shard: MemberServers, lasting: Etcd) -> None:
+    primary = shard.wait_for_followers()
+    login = ["--url", "redis://ops:word@any"]
+    with RawClient(primary.port) as client:
+        assert client.call("ACL", "SETUSER", "ops", "on", ">word", "+cluster|seen") == Simple("OK")
+        entries = [client.call("XADD", "s", "*", "n", str(number)) for number in range(50)]
+    before = shard.view()
+    node, other = shard.others(primary)
+    has_all = "etcd has all that these nodes have seen"
+    assert has_all in init(shard, *shard.servers, code=1, options=login)
+
+    lasting.wipe()
+    wait_until(lambda: ask(primary, "CLUSTER", "INFO"), lambda text: b"unreachable" in bytes(text))  # type: ignore[arg-type]
+    with RawClient(primary.port) as client:
+        entries += [client.call("XADD", "s", "*", "n", str(number)) for number in range(50)]
+    other.kill()
+    refused = init(shard, node, code=1, options=login)
+    assert "2 of its members have to answer, and 1 do" in refused
+    assert asyncio.run(open_store(shard.settings).read()).values == {}
+    shown = init(shard, primary, node, other, options=login)
+    assert f"127.0.0.1:{other.port}" in shown, "it does not answer"
+    assert "3 of 3 members, its members elect the primary" in shown
+
+    first = shard.wait_for_primary()
+    assert ask(first, "ACL", "GETUSER", "ops") != Error("ERR")
+    view = shard.view()
+    old, new = before.shards["s1"].record, view.shards["s1"].record
+    assert new.term > old.term
+    assert (new.id, new.members, new.size) == (old.id, old.members, old.size)
+    other.start()
+    shard.wait_for_followers()
+    first.kill()
+    second = shard.wait_for_primary(first)
+    found = ask(second, "XRANGE", "s", "-", "+")
+    assert isinstance(found, list)
+    assert [row[0] for row in found] == entries  # type: ignore[index]
+    assert node_id(second) in new.members
+
+
+def test_only_admins_are_told_what_a_node_has_seen(shard: MemberServers) -> None:
+    primary = shard.wait_for_primary()
+    with RawClient(primary.port) as client:
+        client.call("ACL", "SETUSER", "reader", "on", ">word", "~*", "+@all", "-@admin")
+        secret = asyncio.run(open_store(shard.settings).read()).values["secret"].data
+        seen = client.call("CLUSTER", "SEEN")
+        assert isinstance(seen, bytes)
+        assert b"shard/s1" in seen
+        assert secret not in seen
+        assert client.call("AUTH", "reader", "word") == Simple("OK")
+        assert "NOPERM" in str(client.call("CLUSTER", "SEEN"))
