@@ -53,6 +53,7 @@ from millstream.server.replication.terms import Terms
 log = logging.getLogger("millstream.cluster")
 
 LOOK_S = 0.05
+CALM_MS = 250
 GIVE_BACK_S = 2.0
 BEATS = 5  # of the primary within the node timeout
 STORED_S = 0.005  # between two looks whether the own promise is on the disk
@@ -64,6 +65,15 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def steady_ms() -> int:
     """The time since the start of the machine."""
     return time.clock_gettime_ns(_CLOCK) // 1_000_000
+
+
+def is_calm(member: Member, now_ms: int) -> bool:
+    """True if a node is the primary, and nothing is due within CALM_MS."""
+    view = member.view
+    is_changing = view is None or member.shard in view.changes or bool(view.moves)
+    is_busy = is_changing or member.is_candidate or member.writing is not None
+    has_time = not member.needs_lease or now_ms + 2 * CALM_MS < member.held_until_ms()
+    return member.is_leading and not is_busy and has_time
 
 
 class MemberData:
@@ -192,7 +202,9 @@ class MemberService:
                 due_s = time.monotonic() + between_s
                 self.terms.beat()
             self.look()
-            await asyncio.sleep(LOOK_S)
+            rest_s = min(CALM_MS / 1000, due_s - time.monotonic())
+            is_quiet = is_calm(self.member, steady_ms())
+            await asyncio.sleep(max(rest_s, LOOK_S) if is_quiet else LOOK_S)
 
     def look(self) -> None:
         """Do what is due."""

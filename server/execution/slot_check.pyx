@@ -9,7 +9,7 @@ specs find them. A request whose keys cannot be found is not valid: it gets the 
 from libc.string cimport memset
 
 from millstream.commands.access.permission cimport (
-    AFTER_STREAMS, ELSEWHERE, NO_KEYS, Demand, streams_end,
+    AFTER_STREAMS, ELSEWHERE, IN_A_ROW, NO_KEYS, Demand, streams_end,
 )
 from millstream.commands.runtime.arguments cimport Args
 from millstream.encoding cimport Slice
@@ -93,13 +93,19 @@ cdef class SlotCheck:
     cdef int check(self, Client client, Row row, Args args) except -1:
         """Refuse a request for a slot that is not served here, and one for several slots."""
         cdef int slot
-        if row.demand.slot_place == NO_KEYS:
+        cdef Slice* key
+        cdef Demand demand = row.demand
+        if demand.slot_place == NO_KEYS:
             if client.queue is not None and row.name == "exec":
                 self.check_transaction(client, row)
             return 0
-        if row.demand.any_slots:
+        if demand.slot_place == IN_A_ROW and demand.first == demand.last < args.count:  # one key
+            key = &args.items[demand.first]
+            slot = cluster_slot(key.ptr, key.size)
+        elif demand.any_slots:
             return self.check_each(client, row, args)
-        slot = self.slot_of_all(row, args, NO_SLOT)
+        else:
+            slot = self.slot_of_all(row, args, NO_SLOT)
         if slot != NO_SLOT and not self.owns(slot):
             self.refuse_foreign(client, row, slot)
         return 0

@@ -147,9 +147,13 @@ class Feeds:
         return self.durable > 0 or self.config.replicas_durable > 0
 
     def tell_confirmed(self) -> None:
-        """More frames are confirmed. Only reads on replicas wait for that, so under load the number
-        is sent once a millisecond."""
-        if self.by_client:
+        """More frames are confirmed. Only reads on replicas wait for that, so while others wait for
+        their confirmation, the number is sent with the next frame, or a millisecond later."""
+        if not self.by_client:
+            return
+        if self.source.confirmed_seq < self.persistence.commits.last_seq:
+            self._confirmed_pace.later()
+        else:
             self._confirmed_pace.soon()
 
     def pump(self) -> None:

@@ -534,7 +534,9 @@ class Link:
         if line and line != self._line:
             self.note_accepted()
         self.receiver.serve_readers()
-        if self.is_connected:
+        commits = self.persistence.commits
+        is_synced_soon = 0 <= commits.on_disk_seq < commits.last_seq  # and acknowledged then
+        if self.is_connected and not (self.connector.term and is_synced_soon):
             self._ack_pace.soon_in_turn()
             self._ack_pace.look()
 

@@ -43,6 +43,12 @@ class Pace:
         if self._ask(without_rest):
             self._waits_for_look = True
 
+    def later(self) -> None:
+        """Ask for a call a millisecond later."""
+        if not self._is_due:
+            self._is_due = True
+            self._set_timer()
+
     def look(self) -> None:
         if self._waits_for_look:
             self._call()
@@ -61,10 +67,13 @@ class Pace:
         self._is_due = True
         if without_rest or self._requests <= self._few:
             return True
+        self._set_timer()
+        return False
+
+    def _set_timer(self) -> None:
         if not self._has_timer:
             self._has_timer = True
             self._loop.call_later(PERIOD_S, self._on_timer)
-        return False
 
     def _on_timer(self) -> None:
         self._has_timer = False

@@ -199,6 +199,8 @@ class Terms:
         """This server is a primary. Its first frame follows at once, so that its term can be
         confirmed, and with it the frames before."""
         self._source.term = self.term
+        if not self._members and not self._role.feeds:
+            self._role.feeds.drop_backlog()
         self._histories.require_line()
         self.confirming.begin(self._persistence.commits.last_seq)
 

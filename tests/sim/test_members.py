@@ -10,6 +10,7 @@ from tests.sim.member_world import LEASE_S, NODE_TIMEOUT_MS, STEPS, Node, World,
 from millstream.commands.admin.cluster_peers import Reason
 from millstream.server.cluster.cluster_view import view_of
 from millstream.server.cluster.member_actions import Purpose, Write
+from millstream.server.cluster.member_service import is_calm
 from millstream.server.cluster.membership import Part
 from millstream.server.cluster.store.store import Change
 
@@ -64,6 +65,19 @@ def test_a_silent_primary_is_replaced_after_the_node_timeout(size: int, durable:
         world.pass_time(10)
     assert NODE_TIMEOUT_MS // 2 < world.now_ms - since_ms < NODE_TIMEOUT_MS + 500
     world.end()
+
+
+def test_a_primary_for_which_nothing_is_due_is_calm() -> None:
+    world, leader = begun(3, 0)
+    world.pass_time(2000)
+    member, now_ms = leader.run.member, world.now_ms
+    assert [is_calm(node.run.member, now_ms) for node in others(world, leader)] == [False, False]
+    end_ms = member.held_until_ms()
+    assert is_calm(member, now_ms)
+    assert is_calm(member, end_ms - 1000)
+    assert not is_calm(member, end_ms - 100)  # soon it may not confirm
+    member.write(Purpose.HOLD, [], [])
+    assert not is_calm(member, now_ms)
 
 
 def test_without_copies_a_primary_is_replaced_after_its_lease() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.sim.fleet_node import FleetClient
 from tests.sim.terms_fleet import SECRET, TermsFleet, TermsNode, id_of_node, promise_words
@@ -419,6 +421,24 @@ def test_a_primary_needs_its_lease_before_another_joins() -> None:
 def test_a_shard_of_one_confirms_alone() -> None:
     shard = Shard(1, 0)
     assert is_entry(shard.ask(0, *ADD))
+    assert shard.members[0].replication.feeds.backlog is None  # no replica needs the frames
+
+
+def test_members_acknowledge_what_is_on_their_disks() -> None:
+    shard = Shard()
+    told: list[Acknowledged] = []
+    primary = shard.members[0].replication
+    acknowledge = primary.acknowledge
+
+    def note(client: Any, one: Acknowledged) -> None:
+        told.append(one)
+        acknowledge(client, one)
+
+    primary.acknowledge = note  # type: ignore[method-assign]
+    for _ in range(5):
+        assert is_entry(shard.ask(0, *ADD))
+    assert len(told) >= 10
+    assert {one.applied - one.synced for one in told} == {0}
 
 
 def test_a_primary_whose_journal_has_failed_confirms_nothing() -> None:

@@ -136,3 +136,13 @@ def test_a_check_ignores_work_that_waits_for_the_timer() -> None:
     assert paced.pass_ms() == 1
     paced.pace.look()
     assert paced.calls == 1 + FEW
+
+
+def test_what_is_not_urgent_waits_for_the_timer() -> None:
+    paced = Paced()
+    for _ in range(3):
+        paced.pace.later()
+    assert paced.ask(1) == 0  # it waits already
+    assert paced.pass_ms() == 1
+    assert paced.loop.timers == []
+    assert paced.ask(1) == 1
