@@ -77,6 +77,18 @@ def _started(process: int) -> str | None:
     return text.rpartition(")")[2].split()[19]
 
 
+def _has_ended(process: int) -> bool:
+    """True for a process that only waits until its parent asks how it has ended. In a container,
+    that may be for ever."""
+    files = Path(f"/proc/{process}")
+    try:
+        state = files.joinpath("stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
+        # The main thread may have ended alone.
+        return state in "ZX" and len(list(files.joinpath("task").iterdir())) <= 1
+    except OSError:
+        return False
+
+
 def end_process(sentence: str) -> None:
     """End this process immediately: any further write could destroy the other one's data."""
     log.critical("stopping immediately: %s", sentence)
@@ -87,7 +99,7 @@ def _is_alive(owner: Owner) -> bool:
     """True if an owner of this boot and namespace still runs."""
     started = _started(owner.process)
     if started is not None:
-        return started == owner.started
+        return started == owner.started and not _has_ended(owner.process)
     try:
         os.kill(owner.process, 0)
     except ProcessLookupError:

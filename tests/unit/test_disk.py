@@ -5,6 +5,7 @@ import fcntl
 import os
 import shutil
 import signal
+import subprocess
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from millstream.errors import DataError, StartError
 from millstream.server.durability.data_files import prepare_directory
 from millstream.storage.files import lock_guard
 from millstream.storage.files.disk import SystemDisk, make_directory
+
+from ..support.waiting import wait_until
 
 
 def test_the_directory_is_locked_and_not_only_a_file_in_it(tmp_path: Path) -> None:
@@ -291,6 +294,21 @@ def test_a_lock_that_fails_for_one_server_keeps_both_apart(
     with pytest.raises(DataError, match=rf"another server \(process {os.getpid()}\)"):
         second.lock()
     first.unlock()
+
+
+def test_an_owner_whose_parent_does_not_wait_for_its_end_is_gone(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        stat = Path(f"/proc/{child.pid}/stat")
+        words = stat.read_text().rpartition(")")[2].split()
+        owner = lock_guard.this_process()._replace(process=child.pid, started=words[19])
+        disk = SystemDisk(tmp_path)
+        (tmp_path / "lock").write_bytes(owner.encode(0, lock_guard.LOCKED))
+        with pytest.raises(DataError, match=rf"another server \(process {child.pid}\)"):
+            disk.lock()
+        child.kill()
+        wait_until(lambda: ") Z " in stat.read_text(), what="the end of the process")
+        disk.lock()
+        disk.unlock()
 
 
 def lock_for(directory: Path, *, alone: bool) -> None:
