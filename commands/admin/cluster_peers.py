@@ -1,7 +1,8 @@
-"""CLUSTER PEER, PROMISE and RELAY: what the nodes of a cluster on many machines ask each other.
+"""CLUSTER PEER, PROMISE, RELAY and COPYSLOTS: what the nodes of a cluster on many machines ask each
+other.
 
-A connection of a node begins with PEER and the secret of the cluster. For others, PROMISE and RELAY
-are unknown subcommands.
+A connection of a node begins with PEER and the secret of the cluster. For others, the other
+subcommands are unknown.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from millstream.commands.admin.cluster import cluster_command
 from millstream.commands.admin.replication import FrameWaits, PositionWait
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context, Session
-from millstream.commands.runtime.replies import OK, Wait
+from millstream.commands.runtime.replies import NO_REPLY, OK, Wait
 from millstream.commands.table.containers import unknown_subcommand
 from millstream.errors import SYNTAX, CommandError
+from millstream.storage.keyspace.slot_ranges import Ranges, checked_ranges
 
 if TYPE_CHECKING:
     from millstream.commands.admin.pubsub import Subscriptions
@@ -61,6 +63,31 @@ class PromiseRequest(NamedTuple):
     node: str
 
 
+class SlotRequest(NamedTuple):
+    """A request for slots that move: the ID of the move, the ID and the term of the primary that is
+    asked, the ranges of slots, and the place where to continue: a line of history of that primary,
+    the number of a frame, and the last slot that is complete; None: from the beginning."""
+
+    move: str
+    node: str
+    term: int
+    ranges: Ranges
+    place: tuple[str, int, int] | None
+
+
+class SlotTargets(Protocol):
+    """The links of other shards that get slots of this one (server/cluster/slot_moves)."""
+
+    def sync(self, client: Session, asked: SlotRequest) -> None:
+        """Begins to send. CommandError if this node refuses."""
+
+    def acknowledge(self, client: Session, number: int) -> None:
+        """The target has everything up to this frame."""
+
+    def ask(self, client: Session, asked_round: int) -> None:
+        """The target asks for the hand-over."""
+
+
 class Peers(Protocol):
     """The other nodes of the cluster (server/cluster/peers)."""
 
@@ -82,6 +109,10 @@ class Peers(Protocol):
 
     def standing(self) -> LastFrame:
         """The last frame of this member; CommandError if it is not known."""
+
+    @property
+    def targets(self) -> SlotTargets | None:
+        """None: slots cannot move from here."""
 
 
 class PeersNode(Protocol):
@@ -112,6 +143,14 @@ def _peers_of_node(ctx: Context[PeersHost], args: Args) -> Peers:
     if not peers.knows(ctx.session):
         raise unknown_subcommand("CLUSTER", args[1])
     return peers
+
+
+def _targets(ctx: Context[PeersHost], args: Args) -> SlotTargets:
+    """The same for subcommands about slots that move."""
+    targets = _peers_of_node(ctx, args).targets
+    if targets is None:
+        raise unknown_subcommand("CLUSTER", args[1])
+    return targets
 
 
 @cluster_command("PEER secret:string", "admin noscript loading dataless no_auth no_multi")
@@ -200,3 +239,51 @@ def cluster_relay(ctx: Context[PeersHost], args: Args) -> object:
     if kind is MessageKind.SHARD:
         return ctx.server.pubsub.publish_shard(channel, message)
     return ctx.server.pubsub.publish(channel, message)
+
+
+@cluster_command(
+    "COPYSLOTS move:string node:string term:integer history:string number:integer slot:integer "
+    "<range: start-slot:integer end-slot:integer> [start-slot:integer end-slot:integer ...]",
+    "admin noscript no_async_loading dataless no_auth no_multi",
+)
+def cluster_copyslots(ctx: Context[PeersHost], args: Args) -> object:
+    """An internal command between the nodes of a cluster.
+
+    Sent by the primary of a shard to which slots move: this node, which must be the primary of this
+    term, sends the keys of the slots, and then the effects on them. With a line of history (not
+    `?`), the sender has the slots up to this one as they were after the frame of this number.
+    """
+    targets = _targets(ctx, args)
+    move, node = args.take().decode("latin-1"), args.take().decode("latin-1")
+    term, history = args.take_int(), args.take().decode("latin-1")
+    number, slot = args.take_int(), args.take_int()
+    edges = [args.take_int() for _ in range(args.remaining)]
+    if len(edges) % 2:
+        raise CommandError(SYNTAX)
+    try:
+        ranges = checked_ranges(zip(edges[::2], edges[1::2], strict=True))
+    except ValueError as error:
+        raise CommandError(f"ERR {error}") from None
+    place = None if history == "?" else (history, number, slot)
+    targets.sync(ctx.session, SlotRequest(move, node, term, ranges, place))
+    return NO_REPLY
+
+
+@cluster_command("ACKSLOTS number:integer", "admin noscript loading dataless no_auth no_multi")
+def cluster_ackslots(ctx: Context[PeersHost], args: Args) -> object:
+    """An internal command between the nodes of a cluster.
+
+    Sent after CLUSTER COPYSLOTS: the sender has everything up to the frame of this
+    number."""
+    _targets(ctx, args).acknowledge(ctx.session, args.take_int())
+    return NO_REPLY
+
+
+@cluster_command("HANDSLOTS round:integer", "admin noscript loading dataless no_auth no_multi")
+def cluster_handslots(ctx: Context[PeersHost], args: Args) -> object:
+    """An internal command between the nodes of a cluster.
+
+    Sent after CLUSTER COPYSLOTS: the sender asks for the hand-over of the slots.
+    The round is the version of the record of the move; the answer names it."""
+    _targets(ctx, args).ask(ctx.session, args.take_int())
+    return NO_REPLY

@@ -38,7 +38,9 @@ from millstream.server.cluster.node import (
 from millstream.server.cluster.peers import Peers
 from millstream.server.cluster.promise_request import Asker
 from millstream.server.cluster.relay import Deliver, Sender
+from millstream.server.cluster.served_slots import ServedSlots
 from millstream.server.cluster.slot_map import new_id
+from millstream.server.cluster.slot_moves.move_links import MoveLinks
 from millstream.server.cluster.states import (
     FAILED,
     LOADING,
@@ -46,7 +48,7 @@ from millstream.server.cluster.states import (
     MemberFigures,
     NodeState,
 )
-from millstream.server.cluster.store.records import NodeRecord, SlotRanges
+from millstream.server.cluster.store.records import NodeRecord
 from millstream.server.cluster.store.seen_store import NAME, SeenStore
 from millstream.server.cluster.store.store import Store
 from millstream.server.cluster.store.store_opening import configured_store
@@ -55,13 +57,14 @@ from millstream.server.config.directives import Config
 from millstream.server.durability.persistence import Persistence
 from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
+from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.slot_check import SlotCheck
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls_contexts import make_link_context
+from millstream.server.replication.link_connection import dial
 from millstream.server.replication.role import Role
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import load_manifest
-from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
 from millstream.storage.keyspace.keyspace import Keyspace
 
 NO_ID = "0" * 40
@@ -83,6 +86,10 @@ class MemberServer(Protocol):
     def access(self) -> Access: ...
     @property
     def listeners(self) -> Listeners: ...
+    @property
+    def keyspace(self) -> Keyspace: ...
+    @property
+    def pubsub(self) -> PubSub: ...
 
 
 class MemberNode:
@@ -108,9 +115,10 @@ class MemberNode:
         self._config = config
         self._is_loading = is_loading
         self._readers: set[int] = set()  # clients that have sent READONLY
-        self._owners: list[str] = [""] * CLUSTER_SLOTS  # the names of shards
-        self._map: SlotRanges | None = None  # that of `_owners`
-        self._served: str | None = None  # the shard whose primary this node is
+        self.moves: MoveLinks | None = None
+        self._served = ServedSlots(
+            self.slots, self.foreign_slot, lambda: config.cluster.handover_timeout * 1000
+        )
         self._relayed: tuple[ClusterView, str] | None = (
             None  # the view that `relay` knows, and the own shard
         )
@@ -166,7 +174,11 @@ class MemberNode:
         self.service = MemberService(
             self.id, terms, self._store, asker, handover, settings, self.note_change, seen=seen
         )
-        self.peers = Peers(self._secret, self.service.check, terms, self.service.describe)
+        self.moves = MoveLinks(server.replication, self._secret, partial(dial, loop, make_context))
+        self.peers = Peers(
+            self._secret, self.service.check, terms, self.service.describe, self.moves.leaving
+        )
+        self._served.start(server, server.clients.by_id)
         self.relay = MemberRelay(self._secret, make_context, sender, loop)
         assert self.users is not None
         self.service.on_contents = self.users.take
@@ -240,16 +252,7 @@ class MemberNode:
         if self.relay is not None and (view, self.shard) != self._relayed:
             self._relayed = view, self.shard
             self.relay.set_nodes(*self._other_nodes(view))
-        is_same_map = view.map == self._map
-        is_same = is_same_map and served == self._served
-        self._map, self._served = view.map, served
-        if not is_same_map:
-            owners = [""] * CLUSTER_SLOTS
-            for first, last, shard in view.map.ranges:
-                owners[first : last + 1] = [shard] * (last + 1 - first)
-            self._owners = owners
-        if not is_same:
-            self.slots.own(slot for slot, shard in enumerate(self._owners) if shard == served)
+        self._served.note(view.map, self.shard, served)
 
     def _other_nodes(self, view: ClusterView) -> tuple[dict[str, Address], dict[str, Address]]:
         """The addresses of the other members of the own shard, and those of all other shards."""
@@ -266,22 +269,22 @@ class MemberNode:
 
     def owns(self, slot: int) -> bool:
         """True if the keys of a slot are here, also on a replica."""
-        return bool(self.shard) and self._owners[slot] == self.shard
+        return bool(self.shard) and self._served.owners[slot] == self.shard
 
     def unserved_slot(self, slot: int) -> str | None:
         """The error of a request for a slot without a known primary; None if it has one."""
-        return UNSERVED if self._primary_of(self._owners[slot]) is None else None
+        return UNSERVED if self._primary_of(self._served.owners[slot]) is None else None
 
     def foreign_slot(self, session: Session, slot: int) -> str:
         """The error of a request for the slot of another node."""
-        primary = self._primary_of(self._owners[slot])
+        primary = self._primary_of(self._served.owners[slot])
         assert primary is not None
         row = self._row(primary, session)
         return f"MOVED {slot} {row.endpoint or ''}:{row.client_port}"
 
     def may_read(self, session: Session, slot: int) -> bool:
         """True if this replica may serve a read of this client."""
-        return session.id in self._readers and self.owns(slot)
+        return session.id in self._readers and self.owns(slot) and not self._served.hides(slot)
 
     def note_reader(self, session: Session, reads: bool) -> None:
         """READONLY, or READWRITE."""
@@ -295,6 +298,8 @@ class MemberNode:
         self._readers.discard(client.id)
         if self.peers is not None:
             self.peers.forget(client)
+        if self.moves is not None:
+            self.moves.forget(client)
 
     def _primary_of(self, shard: str) -> str | None:
         """The ID of the primary of a shard, if its address is known."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 
-from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest
+from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest, SlotTargets
 from millstream.commands.runtime.context import Session
 from millstream.errors import CommandError
 from millstream.server.replication.terms import Terms
@@ -19,7 +19,8 @@ NO_SECRET = "LOADING this node has not read the secret of its cluster yet"
 
 class Peers:
     """`secret()` is that of the cluster, b"" while it is not known. `check(asked)` refuses promises
-    with CommandError. `describe()` says what this node knows of the cluster."""
+    with CommandError. `describe()` says what this node knows of the cluster. `targets` are the
+    links to shards that get slots of this one; None: no slots can move."""
 
     def __init__(
         self,
@@ -27,7 +28,9 @@ class Peers:
         check: Callable[[PromiseRequest], object],
         terms: Terms,
         describe: Callable[[], bytes],
+        targets: SlotTargets | None,
     ) -> None:
+        self.targets = targets
         self._secret = secret
         self._check = check
         self._terms = terms

@@ -104,3 +104,8 @@ class StoreDirectives:
         "how long the primary of a shard is silent before its members elect another one, in "
         "milliseconds",
     )  # fmt: skip
+    handover_timeout: int = cluster(
+        2, duration("s", 1, 60),
+        "how long requests wait for slots that are being handed over to another shard, in seconds; "
+        "then they get TRYAGAIN",
+    )  # fmt: skip

@@ -26,6 +26,8 @@ cdef class Admission:
     cdef readonly str lacks_replicas  # the error of clients' changes: too few replicas
 
     cdef int update(self) noexcept
+    cdef int forget_parked(self, Client client) except -1
+    cdef int parked_count(self) except -1
     cdef int set_loading(self, bint loading) noexcept
     cdef int set_queue_full(self, bint full) noexcept
     cdef int check_batch(self, Client client) noexcept

@@ -70,6 +70,18 @@ cdef class Admission:
         self.slots = slots
         self.update()
 
+    cdef int forget_parked(self, Client client) except -1:
+        """A client has disconnected whose request may wait for the hand-over of a slot."""
+        if self.slots is not None and self.slots.parking is not None:
+            self.slots.parking.forget(client)
+        return 0
+
+    cdef int parked_count(self) except -1:
+        """The number of requests that wait for the hand-over of a slot."""
+        if self.slots is None or self.slots.parking is None:
+            return 0
+        return len(self.slots.parking.clients)
+
     def set_lack_of_replicas(self, str error) -> None:
         """There are too few replicas for changes by clients; None: there are enough."""
         self.lacks_replicas = error

@@ -65,6 +65,7 @@ cdef class Serving:
     cdef int serve_ready(self) except -1
     cdef int settle(self) except -1
     cdef bint must_wait(self, Waiter waiter) except -1
+    cdef bint is_hidden(self, Waiter waiter) except -1
     cdef bint attempt(self, Waiter waiter) except -1
     cdef int continue_later(self, Waiter waiter) except -1
     cdef int continue_searches(self) except -1

@@ -324,9 +324,19 @@ cdef class Serving:
             self.searching.append(waiter)
         return read.is_searching()
 
+    cdef bint is_hidden(self, Waiter waiter) except -1:
+        """True if a read waits for a slot that is not served here at present."""
+        hides = self.context.keyspace.slot_states.hides
+        for _, key in waiter.read.keys:
+            if hides(key):
+                return True
+        return False
+
     cdef bint attempt(self, Waiter waiter) except -1:
         """Retry a waiting read; True when its client was served. A read that searches continues in
         a later turn, and sees then what has come meanwhile."""
+        if self.context.keyspace.hidden_slots and self.is_hidden(waiter):
+            return False
         if isinstance(waiter.read, SearchingRead) and self.must_wait(waiter):
             return False
         cdef Session running = self.context.session

@@ -127,6 +127,7 @@ cdef class Executor:
         if client.postponed is not None:
             client.postponed = None
             self.pauses.forget(client)
+            self.admission.forget_parked(client)
         if self.backpressure.clients or self.backpressure.unread:
             self.backpressure.forget(client)
         if client.waiter is not None:
@@ -540,7 +541,7 @@ cdef class Executor:
     @property
     def blocked_count(self) -> int:
         return (self.serving.waiting.count + self.pauses.postponed_count
-                + len(self.backpressure.clients))
+                + len(self.backpressure.clients) + self.admission.parked_count())
 
     def set_slow(self, int64_t slow_us, uint64_t latency_ms) -> None:
         """Set slowlog-log-slower-than (negative: none) and latency-monitor-threshold (0: none)."""

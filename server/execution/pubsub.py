@@ -130,6 +130,13 @@ class PubSub:
     def unsubscribe_shard(self, client: Listener, channel: bytes) -> None:
         self._shard_channels.remove(client, client.shard_channels, channel)
 
+    def end_shard_channel(self, channel: bytes) -> list[Listener]:
+        """End all subscriptions to a shard channel; the clients that had one."""
+        clients = list(self._shard_channels.of(channel))
+        for client in clients:
+            self.unsubscribe_shard(client, channel)
+        return clients
+
     def forget(self, client: Listener) -> None:
         """End the subscriptions of a client that disconnected or was reset, without a message."""
         for channel in list(client.channels):

@@ -117,6 +117,8 @@ cdef class RequestRunner:
             self.admission.check_access(client, row, args)
             if self.admission.queue_full and row.waits_when_full:
                 return self.postpone(client, args, self.backpressure.clients)
+            if self.admission.slots is not None and self.admission.slots.must_park:
+                return self.postpone(client, args, self.admission.slots.parking.clients)
         if row.writes and context.write_error is not None:
             self.admission.check_write(row, args)
             removes = True

@@ -25,6 +25,8 @@ cdef class SlotCheck:
     cdef unsigned char[OWNED_BYTES] owned
     cdef object node
     cdef Places places
+    cdef readonly object parking  # None: no slot is leaving, or this node is no primary
+    cdef bint must_park  # the request that was checked last waits in `parking`
     # Refused requests, by the kind of their error.
     cdef readonly uint64_t moved
     cdef readonly uint64_t crossed
@@ -34,6 +36,6 @@ cdef class SlotCheck:
     cdef int check(self, Client client, Row row, Args args) except -1
     cdef int check_transaction(self, Client client, Row row) except -1
     cdef int check_each(self, Client client, Row row, Args args) except -1
-    cdef int refuse_foreign(self, Client client, Row row, int slot) except -1
+    cdef int refuse_foreign(self, Client client, Row row, Args args, int slot) except -1
     cdef int refuse_several(self, Row row, int slot) except -1
     cdef int slot_of_all(self, Row row, Args args, int slot) except -2

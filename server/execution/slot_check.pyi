@@ -3,6 +3,7 @@ from typing import Protocol
 
 from millstream.commands.runtime.context import Session
 from millstream.commands.table.keyspecs import KeySpec
+from millstream.server.execution.slot_parking import SlotParking
 
 CROSSSLOT: str
 
@@ -17,5 +18,7 @@ class SlotCheck:
     moved: int
     crossed: int
     unserved: int
+    parking: SlotParking | None
     def __init__(self, node: Refusals) -> None: ...
     def own(self, slots: Iterable[int]) -> None: ...
+    def park_in(self, parking: SlotParking | None) -> None: ...

@@ -72,8 +72,19 @@ cdef class Places:
         return &args.items[at if self.listed is None else <Py_ssize_t>self.listed[at]]
 
 
+cdef Py_ssize_t size_of(Args args) noexcept:
+    """The bytes of a request's words."""
+    cdef Py_ssize_t size = 0
+    cdef Py_ssize_t i
+    if args is not None:
+        for i in range(args.count):
+            size += args.items[i].size
+    return size
+
+
 cdef class SlotCheck:
-    """The slots that this node owns. `node` knows the owners of the others."""
+    """The slots that this node owns. `node` knows the owners of the others. Requests for slots that are
+    being handed over wait in `parking` (server/execution/slot_parking): `must_park`."""
 
     def __init__(self, node):
         self.node = node
@@ -87,6 +98,10 @@ cdef class SlotCheck:
                 raise ValueError(f"{slot} is no slot")
             self.owned[<int>slot >> 3] |= <unsigned char>(1 << (<int>slot & 7))
 
+    def park_in(self, parking) -> None:
+        """Let requests for leaving slots wait here; None: there are none."""
+        self.parking = parking
+
     cdef bint owns(self, int slot) noexcept:
         return self.owned[slot >> 3] >> (slot & 7) & 1
 
@@ -95,6 +110,7 @@ cdef class SlotCheck:
         cdef int slot
         cdef Slice* key
         cdef Demand demand = row.demand
+        self.must_park = False
         if demand.slot_place == NO_KEYS:
             if client.queue is not None and row.name == "exec":
                 self.check_transaction(client, row)
@@ -107,7 +123,7 @@ cdef class SlotCheck:
         else:
             slot = self.slot_of_all(row, args, NO_SLOT)
         if slot != NO_SLOT and not self.owns(slot):
-            self.refuse_foreign(client, row, slot)
+            self.refuse_foreign(client, row, args, slot)
         return 0
 
     cdef int check_transaction(self, Client client, Row row) except -1:
@@ -118,7 +134,7 @@ cdef class SlotCheck:
             for queued, args, _ in client.queue:
                 slot = self.slot_of_all(<Row>queued, <Args>args, slot)
             if slot != NO_SLOT and not self.owns(slot):
-                self.refuse_foreign(client, row, slot)
+                self.refuse_foreign(client, row, None, slot)
         except CommandError:
             client.leave_transaction()
             raise
@@ -135,7 +151,7 @@ cdef class SlotCheck:
                 return 0
             slot = cluster_slot(key.ptr, key.size)
             if not self.owns(slot):
-                self.refuse_foreign(client, row, slot)
+                self.refuse_foreign(client, row, args, slot)
 
     cdef int slot_of_all(self, Row row, Args args, int slot) except -2:
         """The slot of all keys of a request, which must be `slot` unless that is NO_SLOT; `slot` if the
@@ -152,10 +168,14 @@ cdef class SlotCheck:
                 self.refuse_several(row, slot)
             slot = other
 
-    cdef int refuse_foreign(self, Client client, Row row, int slot) except -1:
+    cdef int refuse_foreign(self, Client client, Row row, Args args, int slot) except -1:
         """Refuse a request for a slot of another node, unless this is a replica of that one and may serve the
-        request: any request about shard channels, as in Redis."""
+        request (any request about shard channels, as in Redis), or the slot is leaving: then the request
+        waits. `args` is None for EXEC, whose requests are in memory already."""
         if row.name in SHARD_CHANNELS and self.node.owns(slot):
+            return 0
+        if self.parking is not None and self.parking.must_wait(client.id, slot, size_of(args)):
+            self.must_park = True
             return 0
         if not row.writes and self.node.may_read(client, slot):
             return 0

@@ -59,6 +59,11 @@ class Backlog:
     def holds(self, seq: int) -> bool:
         return self.first_seq <= seq < self.next_seq
 
+    def payload(self, seq: int) -> bytes | None:
+        """The payload of a frame; None if it is not here."""
+        record = self._records.get(seq)
+        return self._payloads.get(seq) if record is None else record[HEAD_BYTES:]
+
     def take(self, seq: int, last_seq: int, most_bytes: int) -> list[bytes]:
         """The records of the frames from `seq` to `last_seq`, about `most_bytes`; at least one if
         there is any."""

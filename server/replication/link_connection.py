@@ -226,12 +226,18 @@ class Connector:
         return self.config.repl_timeout
 
 
+class Dialed(Protocol):
+    """An asyncio protocol that learns why it was not connected, too."""
+
+    def connection_lost(self, error: Exception | None) -> None: ...
+
+
 def dial(
     loop: asyncio.AbstractEventLoop,
     make_context: Callable[[], ssl.SSLContext | None],
     host: str,
     port: int,
-    connection: LinkConnection,
+    connection: Dialed,
 ) -> None:
     """Begin to connect. When that fails, `connection.connection_lost` gets the reason.
     `make_context` reads the certificates as they are now; None is a link without TLS."""
@@ -245,7 +251,7 @@ async def _connect(
     make_context: Callable[[], ssl.SSLContext | None],
     host: str,
     port: int,
-    connection: LinkConnection,
+    connection: Dialed,
 ) -> None:
     factory = lambda: cast(asyncio.BaseProtocol, connection)  # noqa: E731
     try:

@@ -4,7 +4,7 @@
 |---|---|---|
 | 0 | 4 | length of the payload |
 | 4 | 4 | crc32 of bytes 8 to 19 and the payload |
-| 8 | 8 | number of the frame; 0: the record is not a frame |
+| 8 | 8 | number of the frame; 0: the record is neither a frame nor a piece of a slot |
 | 16 | 4 | kind; 0 for a frame. In a shard, its upper 24 bits are the low bits of the term |
 | 20 | | payload |
 
@@ -30,7 +30,7 @@ _CHANNEL = struct.Struct("<I")
 _TERM_BITS = 0xFFFFFF  # of a term are in a record
 HEAD_BYTES = _HEAD.size
 PIECE_BYTES = 256 << 10  # of a base, or of old frames, in one record or write
-# No record other than a frame is larger than this.
+# No record without the number of a frame is larger than this.
 OTHERS_MAX = PIECE_BYTES + 64
 
 
@@ -44,8 +44,15 @@ class RecordKind(IntEnum):
     UPSTREAM = 6
     SHARD_MESSAGE = 7  # like MESSAGE, of a shard channel
     CONFIRMED = 8  # the number of the last frame that enough members of the shard have
+    # To a shard that gets slots of this one (server/cluster/slot_moves). A piece has the number of
+    # the frame at which its slot was captured.
+    SLOT_PIECE = 9
+    SLOTS_COPIED = 10
+    SLOTS_LEFT = 11
+    SLOTS_BEAT = 12
 
 
+_NUMBERED = (RecordKind.FRAME, RecordKind.SLOT_PIECE)
 _KINDS = tuple(RecordKind)  # in the order of their numbers, without a gap
 
 
@@ -193,7 +200,7 @@ class Decoder:
                 raise LinkError("the checksum of a record is wrong")
         self._at = end
         kind ^= self._term_bits
-        if kind >= len(_KINDS) or (number == 0) == (kind == 0):
+        if kind >= len(_KINDS) or (number == 0) == (kind in _NUMBERED):
             if kind >> 8:
                 raise LinkError(
                     f"a record of another term, whose low bits are {(kind ^ self._term_bits) >> 8}"

@@ -170,6 +170,8 @@ class WatchedWorker(HandWorker):
 class FleetNode:
     """One run of a server, from load to crash, on a disk that survives."""
 
+    clustered = False
+
     def __init__(
         self, fleet: Fleet, index: int, disk: FakeDisk, config: FleetConfig, chance: random.Random
     ) -> None:
@@ -189,7 +191,7 @@ class FleetNode:
         self.workers: list[HandWorker] = []
         self.running = ""  # the worker that is running a task
         self._client_number = 0
-        self.keyspace = Keyspace(node_entries=fleet.node_entries)
+        self.keyspace = Keyspace(node_entries=fleet.node_entries, clustered=self.clustered)
         machine = Machine(disk, self.now_ms, self.steady_ms, self.loop, self.new_worker)
         self.persistence = WatchedPersistence(
             config,

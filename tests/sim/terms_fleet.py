@@ -50,9 +50,7 @@ class TermsNode(FleetNode):
         self.terms = self.replication.join_shard(
             id_of_node(index), lambda: cast(TermsFleet, fleet).node_timeout_ms, self.lease_ms
         )
-        self.cluster = SimpleNamespace(
-            peers=Peers(lambda: SECRET, lambda asked: None, self.terms, bytes)
-        )
+        self.cluster = SimpleNamespace(peers=self._peers())
         self.known_term = 0  # of the last order
         self.suspended_at_ms: int | None = None
 
@@ -72,6 +70,9 @@ class TermsNode(FleetNode):
         if self.suspended_at_ms is not None:
             self.steady_start_ms -= self.loop.time_ms - self.suspended_at_ms
             self.suspended_at_ms = None
+
+    def _peers(self) -> Peers:
+        return Peers(lambda: SECRET, lambda asked: None, self.terms, bytes, None)
 
 
 def id_of_node(index: int) -> str:
@@ -138,7 +139,7 @@ class TermsFleet(Fleet):
         for index in range(size):
             config = FleetConfig(appendfsync=self.fsync, repl_backlog_size=self.ring_bytes)
             disk = FakeDisk(seed + index)
-            self.nodes.append(TermsNode(self, index, disk, config, self._own()))
+            self.nodes.append(self.node_class(self, index, disk, config, self._own()))
 
     @property
     def members(self) -> list[TermsNode]:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.captures import whole
 from tests.support.in_process import InProcessClient, InProcessServer
 from tests.support.mixed_changes import STREAMS, STRINGS, Changes, Words
-from tests.support.storage_access import check_stream
+from tests.support.slot_contents import packed, shown, snapshot_of, state_of
 
 from millstream.commands.later.effect_slots import divide
 from millstream.commands.later.slot_pieces import SlotPieces
@@ -24,16 +24,12 @@ from millstream.commands.runtime.slot_effects import (
 )
 from millstream.storage.capture import key_parts, slot_capture
 from millstream.storage.capture.capture import Capture
-from millstream.storage.capture.captured_keys import Captured, captured_stream, packed_meta
 from millstream.storage.capture.present_captures import present_captures
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
-from millstream.storage.groups.key_order import SAVED_SIZE
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
 from millstream.storage.keyspace.keyspace import Keyspace
-from millstream.storage.keyspace.slot_keys import keys_of_slots
 from millstream.storage.keyspace.slot_ranges import ranges_of
 from millstream.storage.keyspace.slot_states import Import
-from millstream.storage.streams.stream import Stream
 
 TAGS = ("x", "yy", "stays")
 SLOTS = {tag: cluster_slot_of(tag.encode()) for tag in TAGS}
@@ -41,53 +37,6 @@ MOVING = [SLOTS[tag] for tag in TAGS[:2]]
 MOVE, SHARD, HISTORY = "0" * 40, "s1", "ab" * 20
 NAMES = {*STREAMS, *STRINGS, "orders", "held"}
 NOW_MS = InProcessServer().wall_ms
-
-
-def packed(one: Captured) -> tuple[dict[str, Any], list[bytes]]:
-    """The metadata and the blocks of a captured stream, as a snapshot has them."""
-    blocks = [block.to_bytes() for block in one.blocks]
-    return msgpack.unpackb(b"".join(packed_meta(one.meta)), strict_map_key=False), blocks
-
-
-def shown(one: Captured) -> Any:
-    """A captured stream in full. The keys of an order are in the order of a hash table."""
-    meta, blocks = packed(one)
-    for group in meta.get("groups", ()):
-        for name in ("order_keys", "parked"):
-            if name in group:
-                group[name] = sorted(zip(*[iter(group[name])] * SAVED_SIZE, strict=True))
-    return one.kind, meta, blocks
-
-
-def state_of(keyspace: Keyspace, slots: list[int]) -> dict[bytes, Any]:
-    """All that is known of the keys of these slots. How entries are divided into blocks, and the
-    first ID that is kept if no entry is below it, may be others after effects were applied."""
-    found = snapshot_of(keyspace, slots)
-    for key, (kind, *facts) in found.items():
-        if kind == "stream":
-            stream = keyspace.databases[0].table[key]
-            meta = {**facts[0], "first_kept": None, "open": None}
-            found[key] = meta, [list(map(bytes_of, one)) for one in stream.range()]
-    return found
-
-
-def bytes_of(part: Any) -> Any:
-    return [bytes(one) for one in part] if isinstance(part, list | tuple) else part
-
-
-def snapshot_of(keyspace: Keyspace, slots: list[int]) -> dict[bytes, Any]:
-    """All that a snapshot would have of the keys of these slots."""
-    db = keyspace.databases[0]
-    db.settle_all()
-    found: dict[bytes, Any] = {}
-    for key in keys_of_slots(db, slots):
-        value, expiry_ms = db.table[key], db.expiries.get(key)
-        if isinstance(value, Stream):
-            check_stream(value)
-            found[key] = shown(captured_stream(0, key, value, expiry_ms))
-        else:
-            found[key] = bytes(value), expiry_ms
-    return found
 
 
 class Writer:

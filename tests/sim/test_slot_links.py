@@ -1,0 +1,111 @@
+"""Slots that move between two servers: the copy is exact while clients write, whatever is cut."""
+
+from __future__ import annotations
+
+import pytest
+from tests.sim.moving_fleet import MOVE, MOVING, MovingFleet
+from tests.support.slot_contents import state_of
+
+from millstream.server.cluster.slot_moves import slot_feed
+from millstream.storage.capture.present_captures import present_captures
+
+
+@pytest.fixture(autouse=True)
+def few_slots_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_feed, "BATCH_SLOTS", 3)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_copy_is_exact_while_clients_write_and_links_are_cut(seed: int) -> None:
+    fleet = MovingFleet(seed)
+    fleet.cuts, fleet.kills = seed % 4 > 0, seed % 4 > 1
+    fleet.hand_over(7)
+    fleet.judge()
+    assert not fleet.arriving.has_all(MOVE, 6)
+    fleet.cuts = fleet.kills = False
+    fleet.until(lambda: bool(fleet.source.slots.parking and fleet.source.slots.parking.clients))
+    assert fleet.errors.keys().isdisjoint({"MOVED", "TRYAGAIN"})
+    there = state_of(fleet.source.keyspace, MOVING)
+    fleet.move_in_map()
+    fleet.target.served.note(fleet.map, "s2", "s2")
+    fleet.target.moves.own(MOVE)
+    assert state_of(fleet.target.keyspace, MOVING) == there
+    fleet.until(lambda: fleet.target.moves.is_settled(MOVE))
+    fleet.source.served.note(fleet.map, "s1", "s1")
+    fleet.source.moves.has_moved(MOVE)
+    fleet.source.moves.drop(MOVE)
+    fleet.rest(200)
+    assert fleet.errors["MOVED"] > 0
+    assert not fleet.source.slots.parking.clients
+    assert not present_captures(fleet.source.keyspace)
+    assert not fleet.source.moves.departures
+    assert not fleet.target.moves.imports
+    assert state_of(fleet.source.keyspace, MOVING) == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hand_over_that_was_taken_back_does_not_count(seed: int) -> None:
+    fleet = MovingFleet(seed)
+    fleet.hand_over(7)
+    fleet.allowed_round = 0
+    fleet.source.moves.stay(MOVE)
+    fleet.arriving.hand_over(MOVE, 8)
+    assert not fleet.arriving.has_all(MOVE, 8)
+    before = fleet.writes
+    fleet.until(lambda: fleet.writes > before + 50)  # the source serves again
+    assert fleet.errors.keys().isdisjoint({"MOVED", "TRYAGAIN"})
+    assert not fleet.leaving.has_left(MOVE)  # round 8 is not allowed yet
+    fleet.hand_over(8)
+    fleet.judge()
+
+
+def test_nothing_leaves_before_the_judge_allows_it() -> None:
+    fleet = MovingFleet(1)
+    fleet.follow()
+    fleet.arriving.hand_over(MOVE, 7)
+    before = fleet.writes
+    fleet.until(lambda: fleet.writes > before + 50)
+    assert not fleet.leaving.has_left(MOVE)
+
+
+def test_an_answer_names_the_round_that_was_allowed() -> None:
+    """A later round is asked for while the answer to an earlier one waits for the disk."""
+    fleet = MovingFleet(1)
+    fleet.follow()
+    fleet.rest(300)
+    fleet.allowed_round = 7
+    [feed] = fleet.leaving.feeds
+    fleet.leaving.ask(feed.client, 7)
+    assert fleet.leaving.has_left(MOVE)
+    fleet.leaving.ask(feed.client, 8)
+    fleet.rest(300)
+    progress = fleet.arriving.progress(MOVE)
+    assert progress is not None
+    assert progress.handed is not None
+    assert progress.handed.round == 7
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_copy_begins_again_if_a_failover_lost_the_last_frame(seed: int) -> None:
+    fleet = MovingFleet(seed)
+    fleet.rest(100)
+    old = fleet.source.disk.copy()
+    before = fleet.writes
+    fleet.until(lambda: fleet._is_following() and fleet.writes > before + 50)
+    fleet.restart(fleet.source, old)  # an heir that lacks the frames since
+    fleet.rest(100)
+    fleet.hand_over(7)
+    fleet.judge()
+
+
+def test_the_copy_continues_at_another_primary() -> None:
+    fleet = MovingFleet(2)
+    fleet.follow()
+    fleet.rest(500)
+    sent_bytes = fleet.leaving.total_sent_bytes
+    fleet.restart(fleet.source, fleet.source.disk.copy())
+    fleet.rest(100)
+    fleet.follow()
+    assert fleet.leaving.total_sent_bytes < sent_bytes / 10
+    fleet.hand_over(7)
+    fleet.judge()
