@@ -27,7 +27,8 @@ from millstream.server.gateway.merging import (
 from millstream.server.gateway.node_connection import Answer, Call, NodeConnection, Run
 from millstream.server.gateway.refused_requests import Again
 from millstream.server.gateway.reply_scanner import REFUSALS
-from millstream.server.gateway.routing import ENDED, INVALID, WORDS, RequestReader
+from millstream.server.gateway.routing import ENDED, INVALID, SPREAD, WORDS, RequestReader
+from millstream.server.gateway.spread_requests import SpreadPart
 from millstream.server.gateway.subscriptions import Subscriptions
 from millstream.server.gateway.transaction import (
     CROSSSLOT,
@@ -64,6 +65,8 @@ class Host(Protocol):
         """Registers a client; an error if it is refused."""
 
     def closed(self, client: Client) -> None: ...
+    def soon(self, run: Callable[[], None]) -> None:
+        """Call a function after what has arrived by then."""
 
 
 class Client(asyncio.Protocol):
@@ -85,6 +88,7 @@ class Client(asyncio.Protocol):
         self._is_reading = True
         self._is_closed = False
         self._is_working = False
+        self._sends_soon = False
         self._transaction: Transaction | None = None
         self._subscriptions = Subscriptions()
 
@@ -153,10 +157,14 @@ class Client(asyncio.Protocol):
         if self._is_working:
             return
         self._is_working = True
-        order, sending = self._order, self._sending
+        host, reader, order, sending = self._host, self._reader, self._order, self._sending
         while not self._is_held():
-            while (node := self._reader.next()) >= 0:
-                self._pass(node)
+            while (node := reader.next()) >= 0 or node == SPREAD:
+                host.requests += reader.count
+                if node == SPREAD:
+                    sending.send_spread(reader.spread)
+                else:
+                    sending.send(node, reader.raw, reader.count)
                 if len(order) >= sending.order_max:
                     break
             if node == WORDS:
@@ -178,12 +186,6 @@ class Client(asyncio.Protocol):
             self._update_upstreams()
         self._send_out()
         self._set_reading(not self._is_held())
-
-    def _pass(self, node: int) -> None:
-        """Requests that need no decision."""
-        count = self._reader.count
-        self._host.requests += count
-        self._sending.send(node, self._reader.raw, count)
 
     def _is_held(self) -> bool:
         """True if no further request may be looked at now."""
@@ -260,14 +262,6 @@ class Client(asyncio.Protocol):
 
     # Sending
 
-    def upstream(self, node: int) -> NodeConnection:
-        """The connection to a node."""
-        return self._sending.upstream(node)
-
-    def new_upstream(self, node: int) -> NodeConnection:
-        """Another connection to a node."""
-        return self._sending.new_upstream(node)
-
     def _keyless(self, raw: bytes) -> None:
         """An unknown command, or a wrong number of arguments: a node answers it, in a transaction
         the one of its keys."""
@@ -315,7 +309,7 @@ class Client(asyncio.Protocol):
         nodes = self._host.nodes
         again = partial(self._wait, row, words, answer)
         finish = partial(self._end_wait, answer, again, until_s)
-        read = WaitingRead(self, row, words, nodes.routes.node_of, finish)
+        read = WaitingRead(self._sending, row, words, nodes.routes.node_of, finish)
         failed = [node for node in read.nodes if node in nodes.failed]
         if len(read.nodes) > WAITS_MAX:
             self._order.complete(answer, CROSSSLOT)
@@ -378,7 +372,7 @@ class Client(asyncio.Protocol):
                 if not self._sending.repeat_later(again, until_s):
                     self._answer(self._host.nodes.unreachable(change.node))
                 continue
-            upstream = self.upstream(change.node)
+            upstream = self._sending.upstream(change.node)
             upstream.has_messages = True
             run = Run(upstream, change.confirmations, change.undo, is_open=False, until_s=until_s)
             if words[1:]:  # for one node
@@ -436,7 +430,7 @@ class Client(asyncio.Protocol):
                     self._leave_transaction()  # nothing is watched
                 self._answer(nodes.unreachable(node))
                 return False
-            state.upstream = self.upstream(node)
+            state.upstream = self._sending.upstream(node)
             if state.is_open:
                 before = [MULTI, *state.kept]
                 state.upstream.send(b"".join(before), Call(_ignore, len(before)))
@@ -489,7 +483,13 @@ class Client(asyncio.Protocol):
     def pass_on(self, run: Run, piece: bytes) -> None:
         self._order.pass_on(run, piece)
 
-    def waits_for(self, item: Run | Call) -> bool:
+    def pass_on_part(self, part: SpreadPart) -> None:
+        self._order.pass_on_part(part.spread, part.taken)
+
+    def divide(self, part: SpreadPart) -> None:
+        self._sending.divide(part.spread)
+
+    def waits_for(self, item: Run | SpreadPart | Call) -> bool:
         return self._order.waits_for(item)
 
     def push(self, message: bytes) -> None:
@@ -498,7 +498,11 @@ class Client(asyncio.Protocol):
     def finish_turn(self) -> None:
         is_held = not self._is_reading or self._is_ending
         if not (is_held or self._more or self._has_eof or self.kept.has_paused):
-            self._send_out()  # usually no request waits
+            if not self._order:
+                self._send_out()
+            elif not self._sends_soon:  # more replies may come at once, and need no further packet
+                self._sends_soon = True
+                self._host.soon(self._send_out)
             return
         self._work()
         if self._is_closed or not (self._is_ending or self._has_eof):
@@ -512,6 +516,7 @@ class Client(asyncio.Protocol):
                     upstream.end_of_requests()
 
     def _send_out(self) -> None:
+        self._sends_soon = False
         data = self._order.take_out()
         if data and not self._is_closed:
             self._transport.write(data)

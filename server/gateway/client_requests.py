@@ -22,6 +22,7 @@ from millstream.server.gateway.order import Gathering, ReplyOrder
 from millstream.server.gateway.refused_requests import Again, Repeats
 from millstream.server.gateway.reply_scanner import REFUSALS
 from millstream.server.gateway.routing import RequestReader, requests_in
+from millstream.server.gateway.spread_requests import Spread
 from millstream.server.protocol.resp import Limits
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
 
@@ -107,6 +108,44 @@ class Sending:
         if self._is_keeping and is_open:
             run.keep(raw, count)
         upstream.send(raw, run)
+
+    def send_spread(self, spread: Spread) -> None:
+        """Requests for several nodes, whose replies the client gets as they are."""
+        failed, upstreams = self._host.nodes.failed, self.upstreams
+        for part in spread.parts:
+            upstream = upstreams.get(part.node)
+            if part.node in failed or (upstream is not None and upstream.has_messages):
+                for node, count, raw, _ in spread.runs():
+                    self.send(node, raw, count)
+                return
+        self.order.append(spread)
+        for part in spread.parts:
+            raw = part.raw
+            upstream = part.upstream = self.upstream(part.node)
+            if self._is_keeping:
+                part.kept_bytes = len(raw)
+                upstream.kept_bytes += len(raw)
+            upstream.send(raw, part)
+        if not self._is_keeping:
+            spread.forget_requests()
+
+    def divide(self, spread: Spread) -> None:
+        """Replace it with runs of one node each, which can be sent again."""
+        upstreams = {part.node: part.upstream for part in spread.parts}
+        missing: dict[int, list[Run]] = {node: [] for node in upstreams}
+        runs = []
+        for node, count, raw, data in spread.runs():
+            run = Run(upstreams[node], count)
+            run.data += data
+            runs.append(run)
+            if count:
+                missing[node].append(run)
+                if self._is_keeping:
+                    run.keep(raw, count)
+        self.order.divide(spread, runs)
+        for part in spread.parts:
+            if part.missing:
+                part.upstream.divide(part, missing[part.node])
 
     def _refuse(self, node: int, raw: bytes, count: int, is_open: bool) -> None:
         """The node cannot be asked at present."""
@@ -310,7 +349,7 @@ class Sending:
         have changed something."""
         if not self._is_keeping or upstream.has_messages or upstream.is_inside:
             return False
-        for item in upstream.expected:
+        for item in upstream.divide_all():
             if not item.may_repeat or not self._may_repeat(item.until_s):
                 return False
             for raw in item.requests(self._host.limits):
@@ -318,8 +357,9 @@ class Sending:
                 row = reader.row
                 if row is None or "readonly" not in row.flags:
                     return False
-        while upstream.expected:
-            self._take_back(upstream, upstream.expected[0])
+        for item in upstream.divide_all():
+            while upstream.expected and upstream.expected[0] is item:
+                self._take_back(upstream, item)
         return True
 
     def close(self) -> None:

@@ -52,6 +52,7 @@ class Gateway:
         self._config = config
         self._clients: set[Client] = set()
         self._accepted = 0
+        self._soon: list[Callable[[], None]] = []
         self._listeners = Listeners(config, lambda: Client(self))
         self._supervision = Supervision(config.supervised)
         self._pid_file = PidFile(config.located(config.pidfile))
@@ -157,6 +158,16 @@ class Gateway:
         client.note_number(self._accepted)
         self._clients.add(client)
         return None
+
+    def soon(self, run: Callable[[], None]) -> None:
+        if not self._soon:
+            asyncio.get_running_loop().call_soon(self._run_soon)
+        self._soon.append(run)
+
+    def _run_soon(self) -> None:
+        soon, self._soon = self._soon, []
+        for run in soon:
+            run()
 
     def closed(self, client: Client) -> None:
         if client in self._clients:

@@ -15,6 +15,7 @@ from millstream.server.gateway.client_session import ClientSession
 from millstream.server.gateway.machine_nodes import Place
 from millstream.server.gateway.reply_scanner import ReplyError, ReplyScanner
 from millstream.server.gateway.routing import requests_in
+from millstream.server.gateway.spread_requests import SpreadPart
 from millstream.server.monitor.log import LOGGER
 from millstream.server.protocol.resp import Limits
 
@@ -160,8 +161,14 @@ class Receiver(Protocol):
     is_slow: bool
     kept: Kept
 
-    def waits_for(self, item: Run | Call) -> bool:
+    def waits_for(self, item: Run | SpreadPart | Call) -> bool:
         """True if the next reply to the client is made of this one."""
+
+    def pass_on_part(self, part: SpreadPart) -> None:
+        """Send what a part of a spread has taken, unless earlier replies are missing."""
+
+    def divide(self, part: SpreadPart) -> None:
+        """Replace all parts of a spread with runs."""
 
     def pass_on(self, run: Run, piece: bytes) -> None:
         """Send a piece of a run, or keep it in the run."""
@@ -193,7 +200,7 @@ class NodeConnection(asyncio.Protocol):
         self.is_retiring = False  # the requests of this node go to another address
         self.has_messages = False  # there are subscriptions
         self._finds_refusals = finds_refusals
-        self.expected: deque[Run | Call] = deque()
+        self.expected: deque[Run | SpreadPart | Call] = deque()
         self._client = client
         self._transport: asyncio.Transport | None = None
         self._scanner = ReplyScanner(finds_refusals)
@@ -264,7 +271,7 @@ class NodeConnection(asyncio.Protocol):
 
     # Requests
 
-    def send(self, request: bytes, item: Run | Call) -> None:
+    def send(self, request: bytes, item: Run | SpreadPart | Call) -> None:
         """Send requests with the next `flush`; `item` gets the replies."""
         self._out.append(request)
         self._out_bytes += len(request)
@@ -324,12 +331,50 @@ class NodeConnection(asyncio.Protocol):
         if self.has_messages or self._message or not self.expected:
             return self._take_message(data, at)
         item = self.expected[0]
+        if isinstance(item, SpreadPart):
+            return self._take_part(item, data, at)
         end = self._scanner.scan(data, at, item.missing if isinstance(item, Run) else 1)
         if self._scanner.refused:
             self._give_error(item, data[at:end])
         else:
             self._give(item, data[at:end], self._scanner.complete)
         return end
+
+    def _take_part(self, part: SpreadPart, data: bytes, at: int) -> int:
+        """As `_take`, for requests that were divided among nodes."""
+        end = part.take(self._scanner, data, at)
+        if part.taken:
+            self._client.pass_on_part(part)
+            if not part.missing:
+                self.kept_bytes -= part.kept_bytes
+                self.expected.popleft()
+        if self._scanner.refused:
+            self._give_error(self._first(), data[at + part.taken : end])
+        return end
+
+    def _first(self) -> Run | Call:
+        """The item of the next reply. A part of a spread is replaced with runs."""
+        item = self.expected[0]
+        if isinstance(item, SpreadPart):
+            self._client.divide(item)
+            item = self.expected[0]
+        assert not isinstance(item, SpreadPart)
+        return item
+
+    def divide(self, part: SpreadPart, runs: list[Run]) -> None:
+        """Replace a part of a spread with runs."""
+        at = self.expected.index(part)
+        del self.expected[at]
+        self.kept_bytes -= part.kept_bytes
+        for run in reversed(runs):
+            self.expected.insert(at, run)
+
+    def divide_all(self) -> list[Run | Call]:
+        """Replace all parts of spreads with runs; all that is expected."""
+        for item in list(self.expected):
+            if isinstance(item, SpreadPart):
+                self._client.divide(item)
+        return [item for item in self.expected if not isinstance(item, SpreadPart)]
 
     def _give_error(self, item: Run | Call, error: bytes) -> None:
         """The reply of the next request of an item, unless the request is sent again."""
@@ -375,7 +420,7 @@ class NodeConnection(asyncio.Protocol):
         reply = bytes(self._message)
         self._message.clear()
         if self.expected and not _is_message(reply, is_resp3=self._client.session.is_resp3):
-            item = self.expected[0]
+            item = self._first()
             if reply.startswith(b"-"):
                 self._give_error(item, reply)
             else:
@@ -421,7 +466,7 @@ class NodeConnection(asyncio.Protocol):
             return
         self._client.upstream_ended(self, lost=False)
         while self.expected:
-            item = self.expected[0]
+            item = self._first()
             if isinstance(item, Call) and item.take == self._note_accepted:
                 self.expected.popleft()
             else:

@@ -15,6 +15,7 @@ from millstream.server.gateway.node_connection import (
     NodeConnection,
     Run,
 )
+from millstream.server.gateway.spread_requests import Spread, SpreadPart
 
 
 class Gathering:
@@ -58,17 +59,17 @@ class ReplyOrder:
     """Runs of replies of one node, and answers of the gateway itself or made of several replies."""
 
     def __init__(self) -> None:
-        self._items: deque[Run | Answer] = deque()
+        self._items: deque[Run | Spread | Answer] = deque()
         self._out: list[bytes] = []
         self._pushes: list[bytes] = []
         self.kept = Kept()
         self._is_inside = False  # a part of a reply was sent
 
     def __len__(self) -> int:
-        """The number of runs and answers that wait."""
+        """The number of runs, spreads and answers that wait."""
         return len(self._items)
 
-    def append(self, item: Run | Answer) -> None:
+    def append(self, item: Run | Spread | Answer) -> None:
         self._items.append(item)
 
     def complete(self, answer: Answer, data: bytes) -> None:
@@ -77,10 +78,12 @@ class ReplyOrder:
         self.kept.size_bytes += len(data)
         self._advance()
 
-    def waits_for(self, item: Run | Call) -> bool:
+    def waits_for(self, item: Run | SpreadPart | Call) -> bool:
         """True if the next reply is made of this one."""
         if not self._items or (isinstance(item, Call) and item.answer is None):
             return True
+        if isinstance(item, SpreadPart):
+            return self._items[0] is item.spread and item.is_next
         return self._items[0] is (item.answer if isinstance(item, Call) else item)
 
     def continued(self, upstream: NodeConnection) -> Run | None:
@@ -121,6 +124,30 @@ class ReplyOrder:
             run.data += piece
             self.kept.size_bytes += len(piece)
 
+    def pass_on_part(self, spread: Spread, size_bytes: int) -> None:
+        """This number of bytes of a spread has arrived."""
+        kept = self.kept
+        kept.size_bytes += size_bytes
+        if self._items and self._items[0] is spread:
+            self._pass_on_spread(spread)
+            if spread.is_done:
+                self._items.popleft()
+                self._advance()
+
+    def _pass_on_spread(self, spread: Spread) -> None:
+        data = spread.drain()
+        if data:
+            self.kept.size_bytes -= len(data)
+            self._out.append(data)
+        self._is_inside = spread.is_inside
+
+    def divide(self, spread: Spread, runs: list[Run]) -> None:
+        """Replace a spread with these runs."""
+        at = self._items.index(spread)
+        del self._items[at]
+        for run in reversed(runs):
+            self._items.insert(at, run)
+
     def _advance(self) -> None:
         """Send what is complete at the beginning of the order."""
         while self._items:
@@ -130,6 +157,10 @@ class ReplyOrder:
                     return
                 self.kept.size_bytes -= len(head.data)
                 self._out.append(head.data)
+            elif isinstance(head, Spread):
+                self._pass_on_spread(head)
+                if not head.is_done:
+                    return
             else:
                 if head.data:
                     self.kept.size_bytes -= len(head.data)

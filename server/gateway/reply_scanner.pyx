@@ -34,12 +34,6 @@ cdef class ReplyScanner:
     """After `scan`, `complete` is the number of replies that have ended. `is_between`: the next byte
     begins a reply. With `finds_refusals`, one that is a refusal is scanned alone, and `refused` is true then."""
 
-    cdef int64_t elements  # of the reply that has begun, which have not ended
-    cdef int64_t bulk_bytes  # of the bulk string that has begun, with its end of line
-    cdef readonly Py_ssize_t complete
-    cdef readonly bint refused
-    cdef bint finds_refusals
-
     def __init__(self, bint finds_refusals=False):
         self.finds_refusals = finds_refusals
 
@@ -50,17 +44,20 @@ cdef class ReplyScanner:
     def scan(self, const unsigned char[:] data, Py_ssize_t at, Py_ssize_t limit) -> int:
         """Scan from `at` until `limit` replies have ended, or to the end; where that is. The bytes
         after it are the beginning of a line, or of further replies."""
-        cdef const char* begin = <const char*>&data[0] if data.shape[0] else NULL
+        return self.scan_bytes(<const char*>&data[0] if data.shape[0] else NULL, data.shape[0], at, limit)
+
+    cdef Py_ssize_t scan_bytes(self, const char* begin, Py_ssize_t size, Py_ssize_t at, Py_ssize_t limit) except -1:
         cdef const char* here = begin + at
-        cdef const char* end = begin + data.shape[0]
+        cdef const char* end = begin + size
         cdef const char* line
+        cdef int64_t part
         self.complete = 0
         self.refused = False
         while self.complete < limit and here < end:
             if self.bulk_bytes > 0:
-                size = min(self.bulk_bytes, <int64_t>(end - here))
-                self.bulk_bytes -= size
-                here += size
+                part = min(self.bulk_bytes, <int64_t>(end - here))
+                self.bulk_bytes -= part
+                here += part
                 if self.bulk_bytes > 0:
                     break
                 self.elements -= 1

@@ -1,11 +1,13 @@
 from collections.abc import Sequence
 
 from millstream.commands.table.registry import Command
+from millstream.server.gateway.spread_requests import Spread
 from millstream.server.protocol.resp import Limits
 
 ENDED: int
 WORDS: int
 INVALID: int
+SPREAD: int
 
 class Routes:
     def __init__(self, nodes: Sequence[int]) -> None: ...
@@ -16,6 +18,7 @@ class Routes:
 class RequestReader:
     count: int
     raw: bytes
+    spread: Spread
     words: list[bytes]
     command: Command | None
     kind: int

@@ -11,6 +11,7 @@ from millstream.encoding cimport Slice
 from millstream.server.execution.lookup cimport Row, Table
 from millstream.server.execution.slot_check cimport Places
 from millstream.server.protocol.resp cimport BROKEN, COMPLETE, EMPTY, INLINE, NEED_MORE, Limits, Parser
+from millstream.server.gateway.spread_requests cimport Spread
 from millstream.storage.keyspace.cluster_slots cimport CLUSTER_SLOT_COUNT, cluster_slot
 
 from millstream.server.gateway.request_policies import ANY, ONE, SPLIT, kind_of
@@ -19,12 +20,13 @@ from millstream.server.protocol.resp import encode_reply
 ENDED = -1  # no further request has arrived completely
 WORDS = -2  # a request whose words need a decision
 INVALID = -3  # bytes that are no request
+SPREAD = -4  # requests for several nodes
 
 cdef enum:
     NO_NODE = -2
     ONE_KIND = 0
     SPLIT_KIND = 1
-    RUN_MAX = 1024  # requests that are sent as one piece
+    RUN_MAX = 1024  # requests that are returned together
 
 assert (ONE, SPLIT) == (ONE_KIND, SPLIT_KIND)
 
@@ -36,6 +38,8 @@ cdef class Routes:
     cdef Places places
     cdef dict kinds
     cdef short[CLUSTER_SLOT_COUNT] nodes
+    cdef short[RUN_MAX] found_nodes  # of the requests that a reader returns together
+    cdef Py_ssize_t[RUN_MAX] found_ends  # where these end
 
     def __init__(self, nodes):
         """`nodes` has the index of the node of each slot."""
@@ -79,8 +83,8 @@ cdef class Routes:
 
 
 cdef class RequestReader:
-    """The requests of one client. After `next`: `count` requests for a node are in `raw`; or `words`
-    and `raw` are those of a single one, `command` its row of the table, None if it is unknown, and
+    """The requests of one client. After `next`: `count` requests for a node are in `raw`; those for
+    several nodes in `spread`; or `words` and `raw` are those of a single one, `command` its row of the table, None if it is unknown, and
     `kind` its treatment. `keeps_together`: no request needs a decision of its own (there is no
     transaction)."""
 
@@ -93,6 +97,7 @@ cdef class RequestReader:
     cdef int node
     cdef readonly Py_ssize_t count
     cdef readonly bytes raw
+    cdef readonly Spread spread
     cdef readonly list words
     cdef readonly object command
     cdef readonly int kind
@@ -119,9 +124,11 @@ cdef class RequestReader:
         return (self.parser.error or b"Protocol error: the request is too large").decode("latin-1")
 
     def next(self) -> int:
-        """The node of the requests in `raw`; or WORDS, ENDED or INVALID."""
+        """The node of the requests in `raw`; or SPREAD, WORDS, ENDED or INVALID."""
         cdef const char* begin
         cdef const char* end
+        cdef Routes routes = self.routes
+        cdef bint is_spread = False
         cdef int node
         cdef int state = self.parsed if self.parsed != NEED_MORE else self.parse()
         self.parsed = NEED_MORE
@@ -141,13 +148,20 @@ cdef class RequestReader:
             self.raw = begin[:end - begin]
             return self.decide(self.parser.args)
         node, self.count = self.node, 1
+        routes.found_nodes[0], routes.found_ends[0] = node, end - begin
         while self.count < RUN_MAX:
             state = self.parse()
-            if state != COMPLETE or self.node != node:
+            if state != COMPLETE or self.node == NO_NODE:
                 self.parsed = state if state == INLINE or state == COMPLETE else NEED_MORE
                 break
             end = self.parser.at
+            is_spread = is_spread or self.node != node
+            routes.found_nodes[self.count], routes.found_ends[self.count] = self.node, end - begin
             self.count += 1
+        if is_spread:
+            self.spread = Spread.__new__(Spread)
+            self.spread.begin(begin, routes.found_nodes, routes.found_ends, self.count)
+            return SPREAD
         self.raw = begin[:end - begin]
         return node
 

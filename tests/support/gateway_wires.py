@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from tests.support.resp import encode_command
@@ -63,6 +64,8 @@ class Host:
         return None
 
     def closed(self, client: Client) -> None: ...
+    def soon(self, run: Callable[[], None]) -> None:
+        run()
 
 
 class Gate:

@@ -23,7 +23,14 @@ from millstream.server.gateway.merging import (
     split_cursor,
 )
 from millstream.server.gateway.reply_scanner import ReplyError, ReplyScanner, elements_of
-from millstream.server.gateway.routing import ENDED, INVALID, WORDS, RequestReader, Routes
+from millstream.server.gateway.routing import (
+    ENDED,
+    INVALID,
+    SPREAD,
+    WORDS,
+    RequestReader,
+    Routes,
+)
 from millstream.server.gateway.waiting_reads import may_wait
 from millstream.server.protocol.resp import Limits, encode_reply
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
@@ -94,11 +101,13 @@ def test_requests_are_for_the_node_of_their_first_key(seed: int) -> None:
                 words = next(left)
                 assert reader.words == [word.encode() for word in words]
                 assert expected_node(words) is None
-            else:
-                assert [expected_node(next(left)) for _ in range(reader.count)] == [
-                    node
-                ] * reader.count
-            sent += reader.raw
+                sent += reader.raw
+                continue
+            one_run = [(node, reader.count, reader.raw, b"")]
+            for one, count, raw, held in reader.spread.runs() if node == SPREAD else one_run:
+                assert [expected_node(next(left)) for _ in range(count)] == [one] * count
+                assert held == b""
+                sent += raw
     assert next(left, None) is None
     assert sent == data
 
