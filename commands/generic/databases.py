@@ -21,13 +21,16 @@ from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
 from millstream.commands.runtime.effects import effect
 from millstream.commands.runtime.replies import OK, PAUSE, ArrayHead, LongReply, Several
+from millstream.commands.runtime.slot_effects import FLUSHSLOTS
 from millstream.commands.table.registry import CommandGroup
 from millstream.errors import SYNTAX, CommandError
 from millstream.glob import is_literal, matcher
+from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
 from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.key_walk import KeyIterator
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.keyspace.slot_keys import flush, visible_count
+from millstream.storage.keyspace.slot_ranges import ranges_of, ranges_text
 from millstream.storage.keyspace.swapdb import swap_databases
 
 command = CommandGroup("server", "@keyspace")
@@ -225,6 +228,15 @@ def _flush(args: Args, databases: list[Database]) -> int:
     return sum(flush(db) for db in databases)
 
 
+def _flushed(ctx: Context, name: bytes) -> tuple[bytes, ...]:
+    """The effect of a flush. While slots are hidden it names the others: what it means for one slot
+    does not depend on which ones are hidden where it is read."""
+    hidden = ctx.keyspace.hidden_slots
+    if not hidden:
+        return (name,)
+    return FLUSHSLOTS, ranges_text(ranges_of(set(range(CLUSTER_SLOTS)) - hidden))
+
+
 @command(
     "FLUSHDB [flush-type: ASYNC | SYNC]",
     "write audited removes request_policy:all_shards response_policy:all_succeeded @dangerous",
@@ -236,7 +248,7 @@ def flushdb(ctx: Context, args: Args) -> object:
     The reply is OK. ASYNC and SYNC are the same here."""
     removed = _flush(args, [ctx.db])
     if removed:
-        ctx.changed_databases(b"FLUSHDB", count=removed, db_index=ctx.db.index)
+        ctx.changed_databases(*_flushed(ctx, b"FLUSHDB"), count=removed, db_index=ctx.db.index)
     return OK
 
 
@@ -254,7 +266,7 @@ def flushall(ctx: Context[DatabasesHost], args: Args) -> object:
     """
     removed = _flush(args, ctx.keyspace.databases)
     # A flush of nothing is not recorded: the last flush in the journal is one that removed keys.
-    ctx.changed_databases(*([b"FLUSHALL"] if removed else []), count=removed + 1)
+    ctx.changed_databases(*(_flushed(ctx, b"FLUSHALL") if removed else ()), count=removed + 1)
     # Without a journal, a start would load the keys again. With one, a new base would remove the
     # frames from which the keys can be restored. Not inside a transaction, whose effects must stay
     # in one frame.

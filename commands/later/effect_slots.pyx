@@ -12,7 +12,7 @@ from millstream.encoding cimport Slice
 from millstream.storage.keyspace.cluster_slots cimport CLUSTER_SLOT_COUNT, cluster_slot
 
 from millstream.commands.runtime.effects import EVERY_WORD, KEYS, EffectError
-from millstream.storage.keyspace.slot_ranges import ranges_of, ranges_text
+from millstream.storage.keyspace.slot_ranges import parse_ranges, ranges_of, ranges_text, slots_of
 
 # What an effect concerns.
 cdef enum:
@@ -22,9 +22,13 @@ cdef enum:
     NO_SLOT = 3
     EVERY_SLOT = 4  # it is passed on for any slots
     ALL_KEYS = 5  # it removes all keys
+    NAMED_SLOTS = 6  # its first word names slots
 
 cdef uint8_t[128] kinds_of_codes
-SPECIAL = {b"TIME": NO_SLOT, b"CLOCK": EVERY_SLOT, b"FLUSHALL": ALL_KEYS, b"FLUSHDB": ALL_KEYS}
+SPECIAL = {
+    b"TIME": NO_SLOT, b"CLOCK": EVERY_SLOT, b"FLUSHALL": ALL_KEYS, b"FLUSHDB": ALL_KEYS,
+    b"FLUSHSLOTS": NAMED_SLOTS,
+}
 
 
 cdef int kind_of(name) except -1:
@@ -51,7 +55,7 @@ def divide(bytes payload not None, const uint8_t[::1] wanted not None) -> bytes:
     """The effects of a frame for the keys of these slots, as a payload. `wanted` has a byte for each
     slot, 0 if it is not wanted.
 
-    FLUSHALL and FLUSHDB become FLUSHSLOTS. CLOCK is passed on. What belongs to the server that
+    FLUSHALL and FLUSHDB become FLUSHSLOTS with these slots. CLOCK is passed on. What belongs to the server that
     recorded the frame is left out. EffectError has the offset of unreadable bytes.
     """
     cdef Effects out = Effects()
@@ -83,7 +87,10 @@ def divide(bytes payload not None, const uint8_t[::1] wanted not None) -> bytes:
             elif kind == EACH_KEY:
                 put_each(out, args, wanted, here, at)
             else:
-                ranges = ranges_of([slot for slot in range(CLUSTER_SLOT_COUNT) if wanted[slot]])
+                named = range(CLUSTER_SLOT_COUNT)
+                if kind == NAMED_SLOTS:
+                    named = slots_of(parse_ranges(args[1]))
+                ranges = ranges_of([slot for slot in named if wanted[slot]])
                 if ranges:
                     out.put_effect(0, (b"FLUSHSLOTS", ranges_text(ranges)))
     except (ValueError, IndexError) as error:

@@ -12,7 +12,9 @@
 from __future__ import annotations
 
 from millstream.commands.runtime.effects import EFFECT_BYTES, Effects, apply_effects, effect
+from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.slot_keys import flush
 from millstream.storage.keyspace.slot_ranges import (
     Ranges,
     checked_ranges,
@@ -123,7 +125,13 @@ def apply_flushslots(keyspace: Keyspace, db_index: int, words: list[bytes]) -> N
     """FLUSHSLOTS slots [incarnation]."""
     slots, *incarnation = words
     keyspace.incarnation = max(keyspace.incarnation, *map(int, incarnation), 0)
-    keyspace.slot_states.empty(slots_of(parse_ranges(slots)))
+    wanted = frozenset(slots_of(parse_ranges(slots)))
+    hidden = keyspace.hidden_slots
+    if len(wanted) + len(hidden) == CLUSTER_SLOTS and wanted.isdisjoint(hidden):
+        for db in keyspace.databases:  # quicker, as for FLUSHALL
+            flush(db)
+    else:
+        keyspace.slot_states.empty(wanted)
 
 
 @effect(STREAMS, keys=())

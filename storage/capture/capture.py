@@ -15,7 +15,7 @@ from millstream.storage.capture.captured_keys import (
 )
 from millstream.storage.capture.present_captures import (
     add_capture,
-    present_captures,
+    present_capture,
     remove_capture,
 )
 from millstream.storage.capture.small_streams import SmallStreams
@@ -36,7 +36,7 @@ class Capture:
 
     def __init__(self, keyspace: Keyspace) -> None:
         """Begin a capture of the current keyspace."""
-        if any(isinstance(one, Capture) for one in present_captures(keyspace)):
+        if present_capture(keyspace) is not None:
             raise RuntimeError("a capture is already being taken")
         self.looked_at = 0
         self._keyspace = keyspace
@@ -54,7 +54,7 @@ class Capture:
         self._db = -1
         self._slot = SLOTS
         self._others: list[bytes] = []  # keys of slots that were read, not captured yet
-        self._number = add_capture(keyspace, self, marks=True)
+        self._number = add_capture(keyspace, self)
 
     def before_change(self, database: Database, key: bytes, value: bytes | Stream | None) -> None:
         """Capture a key that will change (value None: it does not exist), unless it was captured

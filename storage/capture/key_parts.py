@@ -8,7 +8,7 @@ a part that is too long is divided; all but the last piece of it are kept until 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
@@ -24,6 +24,8 @@ from millstream.storage.groups.group_snapshot import (
     load_more_pending,
 )
 from millstream.storage.groups.key_order import SAVED_SIZE
+from millstream.storage.groups.pending_chunks import SharedPending
+from millstream.storage.groups.shared_groups import SharedGroups
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.log.log_loading import add_blocks
 from millstream.storage.streams.idempotence import Window
@@ -42,6 +44,7 @@ MORE, HEAD, BLOCKS, OPEN_BLOCKS, GROUPS, PENDING, ORDER, PARKED, SCHEDULED, END 
 _RUN_BLOCKS = 64
 # The pending entries of one part: about a third of a millisecond's work.
 _PENDING_BYTES = PENDING_SIZE * 3500
+_CHUNKS_AT_ONCE = 50  # with up to 64 pending entries each
 _KEYS_BYTES = SAVED_SIZE * 5000
 # A group with more consumers or more bytes of pending entries is not put together with others.
 _GROUPS_AT_ONCE = 100
@@ -51,6 +54,8 @@ _HEAD = (
     *("length", "last_id", "first_kept", "max_evicted", "max_deleted", "incarnation", "expires_ms"),
     *("entries_added", "entries_evicted", "entries_deleted"),
 )
+# The keys of an order, and those of entries that are parked.
+_ORDERS = ((ORDER, "order_keys"), (PARKED, "parked"))
 _OWN_PARTS = ("groups", "schedule", "open")
 
 
@@ -109,45 +114,56 @@ def _block_parts(key: bytes, blocks: Sequence[Any], is_open: bool) -> Iterator[P
         yield from _divided(key, kind, taken.to_bytes(4, "little") + data)
 
 
-def _group_parts(groups: Any) -> Iterator[tuple[int, bytes]]:
+def _group_parts(groups: SharedGroups) -> Iterator[tuple[int, bytes]]:
     """The parts of the groups of a stream, each as its kind and its data."""
     several: list[bytes] = []
     size_bytes = 0
-    for meta in groups:
-        divided: list[tuple[int, bytes]] = []
-        if not any(meta.get(name) for name in _INSEPARABLE):
-            meta, divided = _without_parts(meta)
+    for meta, pending in groups.without_pending() if groups else ():
+        rest: Iterable[tuple[int, bytes]] = ()
+        if _is_divided(meta, pending):
+            keys = [(kind, meta.pop(name, b"")) for kind, name in _ORDERS]
+            rest = _group_rest(meta["name"], pending, keys)
+        elif pending is not None:
+            meta["pending"] = bytes(pending)
         several.append(msgpack.packb(meta, default=bytes))
         size_bytes += len(several[-1])
-        if divided or size_bytes >= PART_BYTES // 4 or len(several) == _GROUPS_AT_ONCE:
+        if rest or size_bytes >= PART_BYTES // 4 or len(several) == _GROUPS_AT_ONCE:
             yield GROUPS, _array(several)
             several, size_bytes = [], 0
-        yield from divided
+        yield from rest
     if several:
         yield GROUPS, _array(several)
+
+
+def _is_divided(meta: dict[str, Any], pending: SharedPending | None) -> bool:
+    """True if the pending entries of a group, or the keys of its order, are parts of their own."""
+    if any(meta.get(name) for name in _INSEPARABLE):
+        return False
+    records = 0 if pending is None else pending.records
+    many_keys = any(len(meta.get(name, b"")) > _KEYS_BYTES for _, name in _ORDERS)
+    return records * PENDING_SIZE > _PENDING_BYTES or many_keys
+
+
+def _group_rest(
+    name: bytes, pending: SharedPending | None, keys: list[tuple[int, bytes]]
+) -> Iterator[tuple[int, bytes]]:
+    """The pending entries of a group, then the keys of its order."""
+    for start in range(0, 0 if pending is None else pending.chunk_count, _CHUNKS_AT_ONCE):
+        assert pending is not None
+        for data in _pieces(pending.part(start, _CHUNKS_AT_ONCE), _PENDING_BYTES):
+            yield PENDING, msgpack.packb([name, data])
+    for kind, whole in keys:
+        for data in _pieces(whole, _KEYS_BYTES):
+            yield kind, msgpack.packb([name, data])
+
+
+def _pieces(whole: bytes, size: int) -> Iterator[bytes]:
+    return (whole[at : at + size] for at in range(0, len(whole), size))
 
 
 def _array(packed: list[bytes]) -> bytes:
     head: bytes = msgpack.Packer().pack_array_header(len(packed))
     return head + b"".join(packed)
-
-
-def _without_parts(meta: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
-    """A group without its pending entries and the keys of its order if they are many, and these."""
-    divided: list[tuple[int, bytes]] = []
-    name, pending = meta["name"], meta["pending"]
-    if len(pending) > _PENDING_BYTES or any(
-        len(meta.get(keys, b"")) > _KEYS_BYTES for keys in ("order_keys", "parked")
-    ):
-        meta = {**meta, "pending": b""}
-        for kind, size, whole in (
-            (PENDING, _PENDING_BYTES, pending),
-            (ORDER, _KEYS_BYTES, meta.pop("order_keys", b"")),
-            (PARKED, _KEYS_BYTES, meta.pop("parked", b"")),
-        ):
-            for at in range(0, len(whole), size):
-                divided.append((kind, msgpack.packb([name, whole[at : at + size]])))
-    return meta, divided
 
 
 # ---------------------------------------------------------------- restoring them

@@ -9,43 +9,63 @@ from __future__ import annotations
 
 from typing import Any
 
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.keyspace.database import Database, Value
 from millstream.storage.keyspace.keyspace import Keyspace
 
 
 class SeveralCaptures:
-    """Several captures in place of one."""
+    """A capture of all keys or None, and captures of slots."""
 
-    def __init__(self, captures: tuple[Any, ...]) -> None:
-        self.captures = captures
+    def __init__(self, whole: Any) -> None:
+        self.whole = whole
+        self.by_slot: dict[int, list[Any]] = {}
 
     def before_change(self, database: Database, key: bytes, value: Value | None) -> None:
-        for one in self.captures:
+        if self.whole is not None:
+            self.whole.before_change(database, key, value)
+        for one in self.by_slot.get(cluster_slot_of(key), ()):
             one.before_change(database, key, value)
 
 
-def present_captures(keyspace: Keyspace) -> tuple[Any, ...]:
-    """The captures that are being taken."""
-    if keyspace.capture is None:
-        return ()
-    if isinstance(keyspace.capture, SeveralCaptures):
-        return keyspace.capture.captures
-    return (keyspace.capture,)
+def present_capture(keyspace: Keyspace) -> Any:
+    """The capture of all keys that is being taken, or None."""
+    capture = keyspace.capture
+    return capture.whole if isinstance(capture, SeveralCaptures) else capture
 
 
-def add_capture(keyspace: Keyspace, capture: object, *, marks: bool) -> int:
-    """Report changes to a new capture; returns its number. `marks`: it marks the streams that it
-    has captured."""
-    present = present_captures(keyspace)
+def add_capture(keyspace: Keyspace, capture: object) -> int:
+    """Report changes to a capture of all keys; returns its number, with which it marks the streams
+    that it has captured."""
     keyspace.capture_number += 1
     number = keyspace.capture_number
-    if not marks or present:
+    if isinstance(keyspace.capture, SeveralCaptures):
         keyspace.capture_number += 1
-    keyspace.capture = SeveralCaptures((*present, capture)) if present else capture
+        keyspace.capture.whole = capture
+    else:
+        keyspace.capture = capture
     return number
 
 
-def remove_capture(keyspace: Keyspace, capture: object) -> None:
+def add_slot_capture(keyspace: Keyspace, capture: object, slot: int) -> None:
+    """Report changes of keys of this slot to a capture."""
+    if not isinstance(keyspace.capture, SeveralCaptures):
+        keyspace.capture = SeveralCaptures(keyspace.capture)
+    keyspace.capture_number += 2
+    keyspace.capture.by_slot.setdefault(slot, []).append(capture)
+
+
+def remove_capture(keyspace: Keyspace, capture: object, slot: int | None = None) -> None:
     """Report no more changes to a capture."""
-    left = tuple(one for one in present_captures(keyspace) if one is not capture)
-    keyspace.capture = SeveralCaptures(left) if len(left) > 1 else left[0] if left else None
+    present = keyspace.capture
+    if present is capture:
+        keyspace.capture = None
+    elif isinstance(present, SeveralCaptures):
+        if present.whole is capture:
+            present.whole = None
+        elif slot is not None and capture in present.by_slot.get(slot, ()):
+            present.by_slot[slot].remove(capture)
+            if not present.by_slot[slot]:
+                del present.by_slot[slot]
+        if not present.by_slot:
+            keyspace.capture = present.whole

@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from millstream.storage.blocks.block import seal_forms
 from millstream.storage.capture.captured_keys import Captured, captured_stream
 from millstream.storage.capture.key_parts import PART_BYTES, Part, stream_parts, string_parts
-from millstream.storage.capture.present_captures import add_capture, remove_capture
+from millstream.storage.capture.present_captures import add_slot_capture, remove_capture
 from millstream.storage.capture.small_rows import section_head
 from millstream.storage.capture.small_streams import SmallStreams
-from millstream.storage.keyspace.cluster_slots import cluster_slot_of
-from millstream.storage.keyspace.database import Database, Value
+from millstream.storage.keyspace.database import GROWING, Database, Value
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
@@ -40,11 +39,9 @@ class SlotCapture:
         self._keyspace = keyspace
         self._slot = slot
         db: Database = keyspace.databases[0]
-        for key in list(db.append_buffers):
-            if cluster_slot_of(key) == slot:
-                db.settle(key)
         # FLUSHALL gives a database other tables and does not change these.
         self._table, self._slots, self._expiries = db.table, db.slots, db.expiries
+        self._buffers = db.append_buffers
         self._quarter = -1
         self._keys: list[bytes] = []  # of the quarter, not captured yet
         # Keys of each quarter that are captured, or did not exist when the capture began.
@@ -52,7 +49,7 @@ class SlotCapture:
         self._batch = SmallStreams(_BATCH_BYTES)
         self._taken: deque[Taken] = deque()
         self._parts: Iterator[Part] = self._first_parts()
-        add_capture(keyspace, self, marks=False)
+        add_slot_capture(keyspace, self, slot)
 
     def _first_parts(self) -> Iterator[Part]:
         yield b"FLUSHSLOTS", b"%d" % self._slot, self._keyspace.incarnation
@@ -60,9 +57,9 @@ class SlotCapture:
             yield b"CLOCK", self._keyspace.recorded_promise_ms
 
     def before_change(self, database: Database, key: bytes, value: Value | None) -> None:
-        """Capture a key that will change (value None: it does not exist), unless it was captured
-        before or is of another slot."""
-        if database.table is not self._table or cluster_slot_of(key) != self._slot:
+        """Capture a key of the slot that will change (value None: it does not exist), unless it was
+        captured before."""
+        if database.table is not self._table:
             return
         quarter = self._slots.slot_of(key) % _QUARTERS
         if quarter >= self._quarter and key not in self._done[quarter]:
@@ -73,6 +70,8 @@ class SlotCapture:
     def _take(self, key: bytes, value: Value) -> None:
         expiry_ms = self._expiries.get(key)
         if not isinstance(value, Stream):
+            if value is GROWING:
+                value = bytes(self._buffers[key])
             self._taken.append((key, value, expiry_ms))
         elif self._batch.add(0, key, value, expiry_ms):
             if self._batch.is_full:
@@ -124,7 +123,7 @@ class SlotCapture:
 
     def close(self) -> None:
         """End a complete or cancelled capture."""
-        remove_capture(self._keyspace, self)
+        remove_capture(self._keyspace, self, self._slot)
         self._taken.clear()
         self._keys = []
         self._parts = iter(())

@@ -599,13 +599,27 @@ cdef class SharedPending:
             release_chunk(self.chunks[place])
             self.chunks[place] = NULL
 
+    @property
+    def chunk_count(self) -> int:
+        return self.count
+
     def __bytes__(self) -> bytes:
-        cdef bytes packed = PyBytes_FromStringAndSize(NULL, self.records * sizeof(Pending))
-        cdef char* at = PyBytes_AS_STRING(packed)
+        return self.part(0, self.count)
+
+    def part(self, uint32_t start, uint32_t most) -> bytes:
+        """The records of at most this number of chunks, from one on."""
+        cdef uint32_t end = min(self.count, start + most)
+        cdef uint64_t records = 0
+        cdef bytes packed
+        cdef char* at
         cdef uint32_t i, k
         cdef size_t size_bytes
+        for i in range(start, end):
+            records += self.chunks[i].used
+        packed = PyBytes_FromStringAndSize(NULL, records * sizeof(Pending))
+        at = PyBytes_AS_STRING(packed)
         with nogil:
-            for i in range(self.count):
+            for i in range(start, end):
                 size_bytes = self.chunks[i].used * sizeof(Pending)
                 memcpy(at, self.chunks[i].items, size_bytes)
                 for k in range(self.chunks[i].used):

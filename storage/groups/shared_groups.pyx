@@ -143,6 +143,15 @@ cdef class SharedGroups:
         for i in range(self.count):
             yield self.header(i, None)
 
+    def without_pending(self):
+        """Each group in the form of Group.dump, but with its pending entries apart: None, or a
+        SharedPending."""
+        cdef size_t i
+        cdef GroupParts parts
+        for i in range(self.count):
+            parts = self.parts[i]
+            yield self.header(i, b""), None if parts is None else parts.pending
+
     cdef dict header(self, size_t i, pending):
         cdef GroupRow* row = &self.rows[i]
         cdef GroupParts parts = self.parts[i]
@@ -158,8 +167,11 @@ cdef class SharedGroups:
             "consumers": consumers,
             "policies": [None] if parts is None else parts.retry_pairs,
             "large_counts": large_counts_of(parts),
-            "pending": b"" if parts is None else bytes(parts.pending),
         }
+        if pending is not None:
+            meta["pending"] = pending
+        else:
+            meta["pending"] = b"" if parts is None else bytes(parts.pending)
         if row.missed:
             meta["missed"] = row.missed
         if parts is not None and parts.lost_pending:

@@ -7,7 +7,6 @@ from tests.sim.moving_fleet import MOVE, MOVING, MovingFleet
 from tests.support.slot_contents import state_of
 
 from millstream.server.cluster.slot_moves import slot_feed
-from millstream.storage.capture.present_captures import present_captures
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +36,7 @@ def test_the_copy_is_exact_while_clients_write_and_links_are_cut(seed: int) -> N
     fleet.rest(200)
     assert fleet.errors["MOVED"] > 0
     assert not fleet.source.slots.parking.clients
-    assert not present_captures(fleet.source.keyspace)
+    assert fleet.source.keyspace.capture is None
     assert not fleet.source.moves.departures
     assert not fleet.target.moves.imports
     assert state_of(fleet.source.keyspace, MOVING) == {}

@@ -80,6 +80,17 @@ def node() -> Node:
     return node
 
 
+def wanted(slot: int) -> bytearray:
+    made = bytearray(CLUSTER_SLOTS)
+    made[slot] = 1
+    return made
+
+
+def shown_of(payload: bytes) -> bytes:
+    """The names of the effects of a frame."""
+    return b" ".join(words[0] for _, words, _ in split_effects(payload))
+
+
 def names(node: Node) -> set[bytes]:
     found = node.call("KEYS *")
     assert isinstance(found, list)
@@ -159,6 +170,11 @@ def test_a_flush_leaves_hidden_keys(node: Node, command: str) -> None:
         assert db.get(b"{h}a") == b"amore"
         assert db.expiry_ms(b"{h}b") == expiry_ms
     assert node.call("XLEN {h}stream") == 1
+    flushed = next(one for one in reversed(node.persistence.payloads) if b"FLUSH" in shown_of(one))
+    assert divide(flushed, wanted(SLOT)) == b""
+    other = cluster_slot_of(b"s")
+    (effect,) = split_effects(divide(flushed, wanted(other)))
+    assert effect[1] == [b"FLUSHSLOTS", b"%d" % other]
 
 
 def test_a_snapshot_has_hidden_keys_after_a_flush(node: Node) -> None:
@@ -308,19 +324,17 @@ def test_moves_with_a_slot_in_common_are_refused(node: Node) -> None:
 
 
 def test_every_effect_is_divided_or_left_out() -> None:
-    wanted = bytearray(CLUSTER_SLOTS)
-    wanted[SLOT] = 1
     no_slot = {
-        *(b"HISTORY", b"TIME", b"SWAPDB", b"SOURCE", b"KNOWN", b"STREAMS", b"FLUSHSLOTS"),
+        *(b"HISTORY", b"TIME", b"SWAPDB", b"SOURCE", b"KNOWN", b"STREAMS"),
         *(b"IMPORT", b"LEAVE", b"STAY", b"OWN", b"DROPSLOTS"),
     }
-    for name in {*CODES, *APPLY} - {b"SELECT"}:
+    for name in {*CODES, *APPLY} - {b"SELECT", b"FLUSHSLOTS"}:
         effects = Effects()
         effects.record(0, name, b"{s}key", b"x")
         effects.record(0, name, b"{h}key", b"x")
         payload = effects.take_payload()
         assert payload is not None
-        found = [words for _, words, _ in split_effects(divide(payload, wanted))]
+        found = [words for _, words, _ in split_effects(divide(payload, wanted(SLOT)))]
         if name in no_slot:
             assert found == []
         elif name == b"DEL":
