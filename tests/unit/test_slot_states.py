@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from tests.support.captures import whole
 from tests.support.in_process import InProcessServer
@@ -307,6 +309,127 @@ def test_states_are_the_same_after_a_replay_and_in_a_snapshot(node: Node) -> Non
     restored.begin_again()
     assert not restored.hidden_slots
     assert not restored.slot_states
+
+
+class Model:
+    """A node whose slots move at random, and what its clients have to see. `tags` has the state of
+    the slot of each tag."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.node = Node()
+        self.tags = dict.fromkeys("abcd", "shown")
+        self.keys: dict[bytes, tuple[bytes, int]] = {}  # with the value and the expiry, 0: never
+        self.moves: dict[str, str] = {}  # by tag
+        self.count = 0
+
+    def key(self, tag: str) -> str:
+        return f"{{{tag}}}{self.chance.randrange(5)}"
+
+    def ranges(self, tag: str) -> Ranges:
+        slot = cluster_slot_of(tag.encode())
+        return ((slot, slot),)
+
+    def visible(self) -> dict[bytes, tuple[bytes, int]]:
+        now_ms = self.node.wall_ms
+        return {
+            key: (value, at_ms)
+            for key, (value, at_ms) in self.keys.items()
+            if self.tags[chr(key[1])] == "shown" and not 0 < at_ms <= now_ms
+        }
+
+    def put(self, tag: str) -> None:
+        """A client, or the source of an import, sets a key that may expire."""
+        self.count += 1
+        key, value = self.key(tag), f"v{self.count}"
+        span_ms = self.chance.choice([0, 0, 40, 300])
+        at_ms = self.node.wall_ms + span_ms if span_ms else 0
+        if self.tags[tag] == "shown":
+            self.node.call(f"SET {key} {value}" + (f" PX {span_ms}" if span_ms else ""))
+        else:
+            effects = Effects()
+            effects.record(0, b"SET", key.encode(), value.encode())
+            if at_ms:
+                effects.record(0, b"EXPIRE", key.encode(), at_ms)
+            payload = effects.take_payload()
+            assert payload is not None
+            import_payload(*self.node.states, payload)
+            self.node.settle()
+        self.keys[key.encode()] = value.encode(), at_ms
+
+    def move(self, tag: str) -> None:
+        state, states = self.tags[tag], self.node.states
+        self.count += 1
+        if state == "shown":
+            self.moves[tag] = f"{self.count:x}"
+            note_left(*states, self.moves[tag], self.ranges(tag))
+            self.tags[tag] = "left"
+        elif state == "gone":
+            if self.node.keyspace.slot_states.is_freeing(self.ranges(tag)):
+                return
+            self.moves[tag] = f"{self.count:x}"
+            made = Import(self.moves[tag], self.ranges(tag), "s1", "ab" * 20, 1, -1)
+            note_import(*states, made)
+            self.tags[tag] = "arriving"
+        elif self.chance.random() < 0.5:
+            note_dropped(*states, self.moves[tag])
+            self.tags[tag] = "gone"
+            self.keys = {key: row for key, row in self.keys.items() if chr(key[1]) != tag}
+        else:
+            (note_stay if state == "left" else note_owned)(*states, self.moves[tag])
+            self.tags[tag] = "shown"
+        self.node.settle()
+
+    def step(self) -> None:
+        node, tag = self.node, self.chance.choice("abcd")
+        act = self.chance.random()
+        if act < 0.55 and self.tags[tag] in ("shown", "arriving"):
+            self.put(tag)
+        elif act < 0.7:
+            self.move(tag)
+        elif act < 0.72:
+            node.call("FLUSHALL")
+            self.keys = {k: v for k, v in self.keys.items() if self.tags[chr(k[1])] != "shown"}
+        elif act < 0.8:
+            lazyfree.free_step(4)
+        else:
+            node.wait_ms(self.chance.choice([1, 30, 200]))
+
+    def check(self) -> None:
+        self.node.wait_ms(1)  # a look-up would delete what should have expired
+        wanted = self.visible()
+        assert self.node.call("DBSIZE") == len(wanted)
+        counted = keyspace_section(self.node.keyspace)
+        assert counted.startswith(f"db0:keys={len(wanted)}," if wanted else "")
+        assert bool(counted) == bool(wanted)
+        assert names(self.node) == scanned(self.node) == set(wanted)
+        found = self.node.call("RANDOMKEY")
+        assert found in wanted if wanted else found == Null.BULK
+
+    def contents(self, keyspace: Keyspace) -> dict[bytes, tuple[bytes, int]]:
+        """All keys, hidden or not, without those that are being freed."""
+        db = keyspace.databases[0]
+        return {
+            key: (bytes(value), db.expiry_ms(key))
+            for key, value in db.table.items()
+            if self.tags[chr(key[1])] != "gone" and isinstance(value, bytes)
+        }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_clients_see_the_keys_of_slots_that_are_served(seed: int) -> None:
+    model = Model(seed)
+    lazyfree.defer(seed % 2 == 1)
+    try:
+        for _ in range(400):
+            model.step()
+            model.check()
+    finally:
+        lazyfree.defer(False)
+    there = model.contents(model.node.keyspace)
+    hidden = {k: v for k, v in model.keys.items() if model.tags[chr(k[1])] != "shown"}
+    assert there == {**model.visible(), **hidden}
+    assert model.contents(model.node.replayed()) == there
 
 
 def test_moves_with_a_slot_in_common_are_refused(node: Node) -> None:

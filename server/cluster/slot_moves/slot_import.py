@@ -41,6 +41,7 @@ from millstream.storage.keyspace.slot_ranges import Ranges, slots_of
 log = logging.getLogger("millstream.cluster")
 
 SLICE_BYTES = 1 << 20  # applied in one turn of the event loop
+PIECE_BYTES = SLICE_BYTES // 4  # a piece counts as at least that: it may have 1,000 keys
 PENDING_MAX = 4 << 20
 EFFECTS_BYTES = 4096  # of a frame, in addition to what has arrived
 RANGE_BYTES = 12
@@ -400,7 +401,8 @@ class SlotImport:
                 self._take_word(record)
             self._pending.popleft()
             self._pending_bytes -= record.size
-            left_bytes -= record.size
+            is_piece = record.kind == RecordKind.SLOT_PIECE
+            left_bytes -= max(record.size, PIECE_BYTES) if is_piece else record.size
 
     def _take_word(self, record: Record) -> None:
         if record.kind == RecordKind.SLOTS_BEAT:
