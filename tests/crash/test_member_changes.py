@@ -80,3 +80,39 @@ def test_users_are_those_of_all_nodes(shard: MemberServers) -> None:
     one.kill()
     one.start()
     assert b"bob" in ask(one, "ACL", "USERS")
+
+
+def test_members_change_where_the_primary_confirms_alone(tmp_path: Path, etcd: Etcd) -> None:
+    shard = MemberServers(tmp_path, etcd, size=2, durable=0)
+    try:
+        writer = ClusterWriter(shard.start())
+        writer.wait_for_more()
+        primary = shard.wait_for_followers()
+        [other] = shard.others(primary)
+        shard.change("remove", "s1", node_id(other))
+        writer.wait_for_more()
+        assert ask(other, "CLUSTER", "FAILOVER") == Error(
+            "ERR this node is no member of a shard yet"
+        )
+        shard.change("add", "s1", node_id(other))
+        writer.wait_for_more()
+        shard.wait_for_followers()
+        assert ask(other, "CLUSTER", "FAILOVER") == OK
+        wait_until(lambda: shard.primary() is other, what="the target", deadline_s=20.0)
+        writer.wait_for_more()
+
+        lost_id = node_id(primary)
+        primary.kill()  # and its disk is lost
+        shutil.rmtree(primary.directory)
+        primary.directory.mkdir()
+        primary.launch()
+        wait_until(lambda: "shard s1 has all members" in primary.log, what="the refusal")
+        shard.change("replace", lost_id, node_id(primary))
+        writer.wait_for_more()
+        assert shard.wait_for_followers() is other
+        record = shard.view().shards["s1"].record
+        assert (set(record.members), record.size) == ({node_id(primary), node_id(other)}, 2)
+        writer.stop()
+        assert writer.missing() == set()
+    finally:
+        shard.kill()

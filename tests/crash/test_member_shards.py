@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from tests.support.client import RawClient
 from tests.support.etcd import Etcd
 from tests.support.http import scrape, value
-from tests.support.member_servers import MemberServers, ask
+from tests.support.member_servers import MemberServers, ask, node_id
 from tests.support.resp import Error, Simple
 from tests.support.server import Server, free_port
 from tests.support.waiting import wait_until
+
+from millstream.server.cluster.cluster_view import ClusterView
 
 DOWN = Error("CLUSTERDOWN The cluster is down")
 OK = Simple("OK")
@@ -125,3 +128,54 @@ def test_a_lost_shard_does_not_stop_the_other(shards: Shards) -> None:
     alone.launch()
     assert ask(two.wait_for_followers(), "GET", "x") == b"confirmed"
     wait_until(lambda: state(other), lambda found: found == ("ok", 0), "the shard", 20.0)
+
+
+def test_nodes_are_divided_among_shards_and_change_them(tmp_path: Path, etcd: Etcd) -> None:
+    """The fifth node replaces a member of a shard, and the sixth makes the other shard larger."""
+    made = MemberServers(tmp_path, etcd, size=2, shards=2, given={"cluster-shard": "auto"})
+    spares = [Server(tmp_path / f"spare{n}", made.servers[0].directives) for n in range(4)]
+    made.servers += spares
+    try:
+        for server in made.servers:
+            server.directory.mkdir()
+            server.port = free_port()
+            server.launch()
+        wait_until(lambda: placed(made), lambda sizes: sizes == ([2, 2], 2), "the members", 20.0)
+        view = made.view()
+        waiting = [one for one in made.servers if view.shard_of(node_id(one)) is None]
+        [one, two] = waiting
+        assert state(one)[0] == "fail"
+        assert ask(one, "GET", "x") == Error(f"MOVED 16287 {address(view, 's2')}")
+        shard = view.shards["s2"].record
+        [lost] = set(shard.members) - {shard.primary}
+        made.shard = "s2"
+        made.change("replace", lost, node_id(one))
+        made.shard = "s1"
+        made.change("add", "s1", node_id(two))
+        assert placed(made) == ([3, 2], 1)
+        for server, name in ((one, "s2"), (two, "s1")):
+            assert made.view().shard_of(node_id(server)) == name
+            wait_until(lambda server=server: state(server), lambda found: found == ("ok", 0))
+            assert ask(server, "CLUSTER", "FAILOVER") == OK
+            wait_until(
+                lambda name=name: made.view().shards[name].record.primary,
+                lambda node, server=server: node == node_id(server),
+                "the failover",
+            )
+        assert wait_until(lambda: ask(one, "SET", "x", "1"), lambda reply: reply == OK) == OK
+        assert wait_until(lambda: ask(two, "SET", "probe", "1"), lambda reply: reply == OK) == OK
+    finally:
+        made.kill()
+
+
+def placed(made: MemberServers) -> tuple[list[int], int]:
+    """The number of members of each shard with a primary, and of the nodes without a shard."""
+    view = made.view()
+    shards = [view.shards[name].record for name in ("s1", "s2")]
+    sizes = [len(shard.members) if shard.primary else 0 for shard in shards]
+    return sizes, sum(view.shard_of(node) is None for node in view.nodes)
+
+
+def address(view: ClusterView, shard: str) -> str:
+    record = view.nodes[view.shards[shard].record.primary].record
+    return f"{record.host}:{record.port}"

@@ -44,6 +44,7 @@ from millstream.server.cluster.member_actions import (
     Write,
 )
 from millstream.server.cluster.member_lease import MemberLease
+from millstream.server.cluster.member_service import CALM_MS, is_calm
 from millstream.server.cluster.membership import Member, Part
 from millstream.server.cluster.recollection import answer_of, describe
 from millstream.server.cluster.store.records import (
@@ -308,7 +309,7 @@ class Run:
     def _tick(self) -> None:
         self.member.look(self.now_ms)
         self.enrollment.look()
-        self.later(LOOK_MS, self._tick)
+        self.later(CALM_MS if is_calm(self.member, self.now_ms) else LOOK_MS, self._tick)
 
     def _beat(self) -> None:
         self.replica.poll()

@@ -266,15 +266,18 @@ def left_alone() -> tuple[ReshapedWorld, list[Node], list[Node]]:
     does not know of it. The store is lost. Those that know the last members, and those that do
     not."""
     world, leader, (left, unaware), (spare, _) = begun(3, 1)
+    world.store_cut = {left.name, unaware.name}
     world.order(ShardChange(spare.name, left.name))
     while spare.name not in world.record.members:
         world.pass_time(1)
     unaware.is_frozen = left.is_frozen = True
+    world.store_cut = set()
     world.pass_time(NODE_TIMEOUT_MS)
     world._write()
     world.pass_time(NODE_TIMEOUT_MS)
     assert len(world.confirmed) == 1
-    assert unaware.run.member.record != world.record, "it has not seen them"
+    for node in (left, unaware):
+        assert node.run.member.record != world.record, "it has not seen them"
     world._lose_store()
     leader.is_frozen = spare.is_frozen = True
     unaware.thaw()

@@ -137,6 +137,9 @@ def ask(server: Server, *words: str) -> Reply:
 
 
 def node_id(server: Server) -> str:
-    found = ask(server, "CLUSTER", "MYID")
+    """Its ID. It closes connections when it becomes a replica."""
+    found = wait_until(
+        lambda: ask(server, "CLUSTER", "MYID"), lambda reply: isinstance(reply, bytes), "the ID"
+    )
     assert isinstance(found, bytes)
     return found.decode()
