@@ -30,6 +30,7 @@ from millstream.server.gateway.reply_scanner import REFUSALS
 from millstream.server.gateway.routing import ENDED, INVALID, SPREAD, WORDS, RequestReader
 from millstream.server.gateway.spread_requests import SpreadPart
 from millstream.server.gateway.subscriptions import Subscriptions
+from millstream.server.gateway.told_ports import TELL_PORTS
 from millstream.server.gateway.transaction import (
     CROSSSLOT,
     DISCARD,
@@ -254,9 +255,8 @@ class Client(asyncio.Protocol):
             self._split(row, words, raw)
         elif row.name == "scan":
             self._scan(words, raw)
-        elif row.name == "info":
-            home = self._sending.home_node()
-            self._sending.gather([(home, raw)], lambda replies: as_standalone(replies[0]))
+        elif row.name == "info" or row.name in TELL_PORTS:
+            self._sending.tell(row.name, raw, self._transport)
         else:
             self._sending.send_by_slot(slot_of(row, words), raw)
 

@@ -16,13 +16,14 @@ from millstream.commands.table.registry import Command
 from millstream.server.execution.slot_check import positions_of
 from millstream.server.gateway import request_policies as policies
 from millstream.server.gateway.machine_nodes import Nodes
-from millstream.server.gateway.merging import Merge, split
+from millstream.server.gateway.merging import Merge, as_standalone, split
 from millstream.server.gateway.node_connection import Answer, Call, NodeConnection, Receiver, Run
 from millstream.server.gateway.order import Gathering, ReplyOrder
 from millstream.server.gateway.refused_requests import Again, Repeats
 from millstream.server.gateway.reply_scanner import REFUSALS
 from millstream.server.gateway.routing import RequestReader, requests_in
 from millstream.server.gateway.spread_requests import Spread
+from millstream.server.gateway.told_ports import with_ports
 from millstream.server.protocol.resp import Limits
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
 
@@ -176,6 +177,16 @@ class Sending:
         gathering = Gathering(self.order.kept, len(requests), merge, finish, when_mixed)
         for part, (node, raw) in enumerate(requests):
             self._ask(node, raw, partial(gathering.take, part), answer)
+
+    def tell(self, name: str, raw: bytes, transport: asyncio.BaseTransport) -> None:
+        """INFO, or what nodes tell about their addresses, in the way that the client sees them."""
+        is_tls = transport.get_extra_info("ssl_object") is not None
+        ports = {} if name == "info" else self._host.nodes.ports_for(is_tls=is_tls)
+
+        def merge(replies: Sequence[bytes]) -> bytes:
+            return as_standalone(replies[0]) if name == "info" else with_ports(replies[0], ports)
+
+        self.gather([(self.home_node(), raw)], merge)
 
     def split(
         self,

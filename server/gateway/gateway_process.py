@@ -184,7 +184,7 @@ def run(arguments: Sequence[str]) -> int:
         slot_map = read_map(config.dir)
         if slot_map is None:
             raise StartError(f"{config.dir} is no directory of nodes")
-        return MachineNodes(slot_map, config.port)
+        return MachineNodes(slot_map, config.port, config.tls.port)
 
     return serve_nodes(file, words, nodes_of, retries=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from millstream.server.cluster.slot_map import SlotMap
@@ -38,6 +38,9 @@ class Nodes(Protocol):
         """The address of a node that has not failed. `local` is that of the gateway to which a
         client has connected."""
 
+    def ports_for(self, *, is_tls: bool) -> Mapping[int, int]:
+        """The ports for a client with TLS or without, by those that nodes tell the gateway."""
+
     def unreachable(self, node: int) -> bytes:
         """The reply to a request for a node that cannot be asked."""
 
@@ -52,7 +55,7 @@ class Nodes(Protocol):
 class MachineNodes:
     """The node of each shard listens on a port after that of the gateway, at all addresses."""
 
-    def __init__(self, slot_map: SlotMap, port: int) -> None:
+    def __init__(self, slot_map: SlotMap, port: int, tls_port: int = 0) -> None:
         self.routes = Routes(slot_map.indices())
         self.all = list(range(len(slot_map.shards)))
         self.failed: set[int] = set()
@@ -60,11 +63,15 @@ class MachineNodes:
         self.on_moved: Callable[[int], None] = lambda node: None
         self.on_change: Callable[[], None] = lambda: None
         self.etcd_errors = 0
-        self._port = port
+        self._port, self._tls_port = port, tls_port
         self._link: StateLink | None = None
 
     def place_of(self, node: int, local: str) -> Place:
         return Place(local, self._port + node + 1)
+
+    def ports_for(self, *, is_tls: bool) -> Mapping[int, int]:
+        after = range(1, len(self.all) + 1) if is_tls and self._tls_port else ()
+        return {self._port + number: self._tls_port + number for number in after}
 
     def unreachable(self, node: int) -> bytes:
         return b"-CLUSTERDOWN Hash slot not served: node %04d cannot be reached\r\n" % (node + 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from millstream.server.clients import LOOPBACK
 from millstream.server.cluster.cluster_view import ClusterView, view_of
@@ -159,6 +159,13 @@ class StoredNodes:
         if self._is_protected and host.startswith(LOOPBACK) and not local.startswith(LOOPBACK):
             host = local
         return Place(host, port, self._tls)
+
+    def ports_for(self, *, is_tls: bool) -> Mapping[int, int]:
+        if is_tls == (self._tls is not None):
+            return {}
+        pairs = [(record.port, record.tls_port) for record in self._known.values()]
+        known = [pair if is_tls else pair[::-1] for pair in pairs]
+        return {here: there for here, there in known if here and there}
 
     def unreachable(self, node: int) -> bytes:
         if node == NOBODY:

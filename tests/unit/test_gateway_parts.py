@@ -15,6 +15,7 @@ from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 from millstream.server.cluster.slot_map import new_map
 from millstream.server.gateway import request_policies
+from millstream.server.gateway.machine_nodes import MachineNodes
 from millstream.server.gateway.merging import (
     as_standalone,
     joined_cursor,
@@ -31,6 +32,7 @@ from millstream.server.gateway.routing import (
     RequestReader,
     Routes,
 )
+from millstream.server.gateway.told_ports import with_ports
 from millstream.server.gateway.waiting_reads import may_wait
 from millstream.server.protocol.resp import Limits, encode_reply
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
@@ -319,3 +321,34 @@ def test_a_random_key_may_be_of_any_node() -> None:
     first, last, null = b"$1\r\na\r\n", b"$1\r\nb\r\n", b"$-1\r\n"
     assert {merge([first, null, last]) for _ in range(200)} == {first, last}
     assert merge([null, null]) == null
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_ports_of_the_other_kind_are_told(protocol: int) -> None:
+    """Slots that are equal to ports stay, and so do nodes without another port."""
+
+    def slots(first: int, second: int) -> list[object]:
+        extra: dict[bytes, bytes] = {b"hostname": b"n1"}
+        return [
+            [0, 6456, [b"10.0.0.1", first, b"a" * 40, extra], [None, second, b"b" * 40, {}]],
+            [6457, 16383, [b"", 7000, b"c" * 40, {}]],
+        ]
+
+    def nodes(first: int, second: int) -> Verbatim:
+        line, other = b"%b 10.0.0.1:%d@%d,n1 master", b"%b ::1:%d@%d slave\n"
+        return Verbatim(
+            b"%b\n%b" % (line % (b"a" * 40, first, first), other % (b"b" * 40, second, second))
+        )
+
+    ports = {6456: 10456, 6457: 9}
+    for told in (slots, nodes, lambda *pair: [bytes(nodes(*pair))] * 2):
+        before, after = (encode_reply(told(*pair), protocol) for pair in ((6456, 6457), (10456, 9)))
+        assert with_ports(before, ports) == after
+        assert with_ports(before, {}) == before
+
+
+def test_clients_with_tls_are_told_the_ports_for_tls() -> None:
+    nodes = MachineNodes(new_map(2), 6455, 7000)
+    assert nodes.ports_for(is_tls=True) == {6456: 7001, 6457: 7002}
+    assert nodes.ports_for(is_tls=False) == {}
+    assert MachineNodes(new_map(2), 6455).ports_for(is_tls=True) == {}
