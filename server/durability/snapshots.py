@@ -47,6 +47,8 @@ log = logging.getLogger("millstream.persistence")
 _SLICE_COST = 256  # Capture.step: half a millisecond if nothing of the streams is in the cache
 _QUEUED_SLICES_MAX = 32
 _QUEUE_FULL_WAIT_S = 0.002
+_WAIT_S = 0.1
+_WAITS_MAX = 6000  # ten minutes: meanwhile the old journals use space
 _FREED_BLOCKS = 512  # freed in one step, which takes a fraction of a millisecond
 
 
@@ -126,6 +128,7 @@ class Job:
         self.capture: CaptureLike | None = None
         self.global_meta: dict[str, Any] = {}
         self.published = False
+        self.waits = 0  # for links that need the old journals
         self.slices_sent = 0  # counted by the loop
         self.slices_written = 0  # counted by the worker
         self.error: BaseException | None = None
@@ -172,6 +175,8 @@ class Snapshots:
         self.worker = worker
         self.job: Job | None = None
         self.suspended = False  # while the data is being replaced, none is started
+        # True if a link has to read frames up to this one from the journals.
+        self.needs_frame: Callable[[int], bool] = lambda seq: False
         self.suspensions = 0  # counted: the data may have been replaced during each
         self.scheduled: str | None = None
         self.tallies = {"save": Tally(), "rewrite": Tally()}
@@ -439,12 +444,23 @@ class Snapshots:
         captured = self._next_slice(job)
         if captured is None:
             self._end_capture(job)
-            self._in_worker(job, self._publish, self._after_publish)
+            self._publish_soon(job)
             return
         if captured:
             job.slices_sent += 1
             self._in_worker(job, self._slice_writer(captured))
         post(self._scheduler, self._capture_slice, job)
+
+    def _publish_soon(self, job: Job) -> None:
+        """Publish the base, once no link needs the old journals, which are removed then."""
+        if job is not self.job:
+            return
+        is_kept = job.kind == "copy" or job.cancelled or job.error is not None
+        if not is_kept and job.waits < _WAITS_MAX and self.needs_frame(job.seq):
+            job.waits += 1
+            self._scheduler.call_later(_WAIT_S, self._publish_soon, job)
+            return
+        self._in_worker(job, self._publish, self._after_publish)
 
     def _capture_all(self, job: Job) -> None:
         while job.error is None and job.capture is not None:

@@ -201,10 +201,10 @@ class MovingFleet(TermsFleet):
 
     def until(self, is_reached: Callable[[], bool]) -> None:
         """Writes, work, time, cuts and crashes at random until this is so."""
-        weights = [3, 30, 30, 3, 0.3 * self.cuts, 0.1 * self.kills]
+        weights = [3, 30, 30, 3, 0.3 * self.cuts, 0.1 * self.kills, 0.1 * self.rewrites]
         events = [
             self.write, self._run_if_any, self._deliver_if_any, self._pass_time, self._cut,
-            self._kill,
+            self._kill, self._rewrite,
         ]  # fmt: skip
         for _ in range(40_000):
             if is_reached():
@@ -235,7 +235,7 @@ class MovingFleet(TermsFleet):
 
     def judge(self) -> None:
         """The target has all that the source has of these slots."""
-        there, here = (_without_seen(state_of(node.keyspace, MOVING)) for node in self.moving)
+        there, here = (contents(node) for node in self.moving)
         assert here == there
         assert there
         assert not any(slot in MOVING for slot in range(CLUSTER_SLOTS) if self._serves(slot))
@@ -252,9 +252,10 @@ class MovingFleet(TermsFleet):
         self.map = SlotRanges(2, tuple(rows))
 
 
-def _without_seen(state: dict[bytes, Any]) -> dict[bytes, Any]:
-    """Without the times at which consumers were seen: a read that delivers nothing is recorded at
-    most once a second."""
+def contents(node: MovingNode) -> dict[bytes, Any]:
+    """All that a server has of the moving slots, without the times at which consumers were seen: a
+    read that delivers nothing is recorded at most once a second."""
+    state = state_of(node.keyspace, MOVING)
     for value in state.values():
         for group in value[0].get("groups", ()) if isinstance(value[0], dict) else ():
             group["consumers"] = [row and [row[0], *row[2:]] for row in group["consumers"]]

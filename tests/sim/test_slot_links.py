@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.sim.moving_fleet import MOVE, MOVING, MovingFleet
-from tests.support.slot_contents import state_of
+from tests.sim import net
+from tests.sim.moving_fleet import MOVE, MovingFleet, contents
 
 from millstream.server.cluster.slot_moves import slot_feed
+from millstream.server.cluster.slot_moves.slot_import import Phase
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +25,11 @@ def test_the_copy_is_exact_while_clients_write_and_links_are_cut(seed: int) -> N
     fleet.cuts = fleet.kills = False
     fleet.until(lambda: bool(fleet.source.slots.parking and fleet.source.slots.parking.clients))
     assert fleet.errors.keys().isdisjoint({"MOVED", "TRYAGAIN"})
-    there = state_of(fleet.source.keyspace, MOVING)
+    there = contents(fleet.source)
     fleet.move_in_map()
     fleet.target.served.note(fleet.map, "s2", "s2")
     fleet.target.moves.own(MOVE)
-    assert state_of(fleet.target.keyspace, MOVING) == there
+    assert contents(fleet.target) == there
     fleet.until(lambda: fleet.target.moves.is_settled(MOVE))
     fleet.source.served.note(fleet.map, "s1", "s1")
     fleet.source.moves.has_moved(MOVE)
@@ -39,7 +40,7 @@ def test_the_copy_is_exact_while_clients_write_and_links_are_cut(seed: int) -> N
     assert fleet.source.keyspace.capture is None
     assert not fleet.source.moves.departures
     assert not fleet.target.moves.imports
-    assert state_of(fleet.source.keyspace, MOVING) == {}
+    assert not contents(fleet.source)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -108,3 +109,30 @@ def test_the_copy_continues_at_another_primary() -> None:
     assert fleet.leaving.total_sent_bytes < sent_bytes / 10
     fleet.hand_over(7)
     fleet.judge()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_old_journals_stay_until_their_frames_are_sent(
+    seed: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a busy server with large slots would begin the copy again and again."""
+    fleet = MovingFleet(seed)
+    fleet.rewrites = 0
+    fleet.source.replication.feeds.config.repl_backlog_size = 200
+    persistence = fleet.source.persistence
+    fleet.begin()
+    fleet.until(lambda: fleet.phase() is Phase.COPYING)
+    monkeypatch.setattr(net, "PIPE_BYTES", 0)
+    silent = frozenset((0, 1))
+    fleet.partitions.add(silent)
+    for _ in range(30):
+        fleet.write()
+        fleet.rest(10)
+    persistence.snapshots.rewrite()
+    fleet.rest(1000)
+    assert persistence.base_seq == 0
+    fleet.partitions.remove(silent)
+    fleet.hand_over(7)
+    fleet.judge()
+    fleet.until(lambda: persistence.base_seq > 0)
+    assert "begins again" not in caplog.text

@@ -99,6 +99,7 @@ class Departures:
             raise CommandError(f"ERR {FEEDS_MAX} moves are under way from here already")
         parts.histories.require_line()
         parts.feeds.keep_backlog()
+        parts.persistence.snapshots.needs_frame = self._needs_frame
         feed_parts = FeedParts(
             parts.machine, parts.persistence.commits, parts.feeds.source, parts.data, parts.safe_seq
         )
@@ -118,6 +119,9 @@ class Departures:
             "move %s: %s", feed.move, "the copy begins" if place is None else "the copy continues"
         )
         feed.begin(parts.histories.newest, place)
+
+    def _needs_frame(self, number: int) -> bool:
+        return any(feed.needs_frame(number) for feed in self._by_client.values())
 
     def _can_continue(self, place: Place) -> bool:
         parts = self._parts

@@ -143,6 +143,10 @@ class SlotFeed:
             return None
         return self._parts.commits.frame_bytes - self._acknowledged_bytes
 
+    def needs_frame(self, number: int) -> bool:
+        """True if this frame is not read yet."""
+        return self._frames is not None and self._frames.next_seq <= number
+
     # The hand-over
 
     def say_left(self, left: Left) -> None:
