@@ -2,7 +2,9 @@
 
 The address is bound to the lease of the node, and is written again with each new lease. A node with
 the same ID at another address is a copy of this data directory, or the other way round: the second
-one is refused while the first one lives.
+one is refused while the first one lives. At the same address, which can be an announced one, it may
+be this node after a restart. So the first one ends its part: if it lives, it sees that another
+process has replaced the address which it wrote.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from millstream.server.cluster.store.records import NODE, SHARD, NodeRecord, enc
 from millstream.server.cluster.store.store import Change, Compare
 
 AUTO = "auto"
+LEASES_MAX = 4  # that are remembered
 
 
 @dataclass(eq=False, repr=False)
@@ -26,6 +29,8 @@ class Enrollment:
     record: NodeRecord
     wanted: str
     problem: str = field(default="", init=False)
+    _version: int = field(default=0, init=False)  # of the address, as this process wrote it
+    _leases: list[int] = field(default_factory=list, init=False)  # of this process
 
     def look(self) -> None:
         """Write what is missing."""
@@ -42,7 +47,7 @@ class Enrollment:
         record = self.record._replace(shard=member.shard)
         self.problem = ""
         if found is not None and (found.record, found.lease) == (record, member.lease.id):
-            member.is_announced = True
+            member.is_announced, self._version = True, found.version
             return False
         if found is not None and found.lease != member.lease.id:
             address = found.record.host, found.record.port
@@ -53,7 +58,15 @@ class Enrollment:
                 )
                 member.is_announced = False
                 return True
-            # It is this node before its restart: two processes cannot have the same port.
+            if 0 < self._version < found.version and found.lease not in self._leases:
+                self.problem = (
+                    f"another process with the ID of this node, {member.id}, has started since: "
+                    "one of the data directories is a copy of the other one. Stop one of them"
+                )
+                member.is_announced = False
+                return True
+            # It is this node before its restart.
+        self._leases = [*self._leases[1 - LEASES_MAX :], member.lease.id]
         name = NODE + member.id
         compare = Compare(name, 0 if found is None else found.version)
         change = Change(name, encode(record), member.lease.id)

@@ -151,7 +151,7 @@ class MemberService:
         self._reading = False
         self._read_again = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._problem = self._lost = ""  # as the log has said
+        self._problem = self._lost = self._refused = ""  # as the log has said
 
     # Life
 
@@ -330,8 +330,12 @@ class MemberService:
                     if self.terms.term and term > self.terms.term:
                         self.terms.promise(term)
         except CommandError as problem:
-            log.error("this node cannot take its part in the shard: %s", problem.message)
+            if self._refused != problem.message:  # attempts continue
+                self._refused = problem.message
+                log.error("this node cannot take its part in the shard: %s", problem.message)
             self.member.order_failed(steady_ms())
+        else:
+            self._refused = ""
 
     async def _get_lease(self, action: GetLease) -> None:
         lease, sent_ms = self.member.lease, steady_ms()

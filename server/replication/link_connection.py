@@ -176,7 +176,8 @@ class PrimaryClient(Session):
 class Connector:
     """Makes connections to other servers. `dial(host, port, connection)` begins to connect, and
     `port()` is the one on which this server listens. `node` is the ID of this server as a member
-    of a shard, `primary` that of the primary which it follows there, and `term` that one's term."""
+    of a shard, `start` a number of this process, `primary` the ID of the primary that it follows
+    there, and `term` that one's term."""
 
     config: Config
     keyspace: Keyspace
@@ -186,6 +187,7 @@ class Connector:
     port: Callable[[], int]
     next_client_id: Callable[[], int]
     node: str = field(default="", init=False)
+    start: str = field(default="", init=False)
     primary: str = field(default="", init=False)
     term: int = field(default=0, init=False)
 
@@ -209,6 +211,7 @@ class Connector:
             node=self.node,
             primary=self.primary,
             term=self.term,
+            start=self.start,
         )
 
     def new(self, owner: Owner, opening: Opening) -> LinkConnection:

@@ -48,7 +48,8 @@ class Opening(NamedTuple):
     """A replica's description of itself. `announced_ip` "": the address that the primary sees.
     `is_promoted`: it does not ask for frames, but says that it is a primary now. `source`: the
     position of the data in the stream of a Redis. `node`: its ID as a member of a shard, `primary`
-    that of the primary that it follows there, and its `term`; outside a shard there is no term."""
+    that of the primary that it follows there, and its `term`; outside a shard there is no term.
+    `start`: a number of its process, which no other one has."""
 
     user: str
     password: str
@@ -64,6 +65,7 @@ class Opening(NamedTuple):
     node: str = ""
     primary: str = ""
     term: int = 0
+    start: str = ""
 
 
 class Continued(NamedTuple):
@@ -201,7 +203,7 @@ class LinkProtocol:
         announced = [b"ip-address", opening.announced_ip.encode()] if opening.announced_ip else []
         member = [
             b"node", opening.node.encode(), b"primary", opening.primary.encode(),
-            b"term", b"%d" % opening.term,
+            b"term", b"%d" % opening.term, b"start", opening.start.encode(),
         ] if opening.term else []  # fmt: skip
         yield [
             b"REPLCONF", b"listening-port", b"%d" % opening.port, *announced,

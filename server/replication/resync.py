@@ -50,8 +50,8 @@ class Introduction:
     codes, too. `is_redis`: it says nothing that only a millstream server says. `upstream`: the IDs
     of servers that it was told; None: it does not want any. `rdb_only`: a program that wants the
     data of this moment, `with_keys` unless it says otherwise. `node`: its ID as a member of a
-    shard, `primary` that of the primary that it follows there, and `term` that one's term; 0: it is
-    in no shard.
+    shard, `start` a number of its process, `primary` the ID of the primary that it follows there,
+    and `term` that one's term; 0: it is in no shard.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Introduction:
         self.version = ""
         self.databases = 0
         self.histories: tuple[tuple[str, int], ...] = ()
-        self.node = self.primary = ""
+        self.node = self.primary = self.start = ""
         self.term = 0
 
     @property
@@ -98,6 +98,8 @@ class Introduction:
                 self.node = text[:NODE_LETTERS]
             elif name == "primary":
                 self.primary = text[:NODE_LETTERS]
+            elif name == "start":
+                self.start = text[:NODE_LETTERS]
             elif name == "term":
                 self.term = _number(text, TERM_MAX)
             elif name == "rdb-only":
@@ -130,9 +132,9 @@ if TYPE_CHECKING:
     class Members(Protocol):
         """The shard of which this server is a member (`terms`)."""
 
-        def check_member(self, node: str, primary: str, term: int) -> None:
+        def check_member(self, node: str, primary: str, term: int, start: str = "") -> None:
             """CommandError if this server is not this primary, or cannot have the node as a
-            replica in this term."""
+            replica in this term, or another process with its ID has connected since."""
 
         def check_lack(self, line: str) -> None:
             """This server lacks frames of a replica, the last of which belongs to this line.
@@ -267,7 +269,7 @@ class Resync:
         if said is None or not said.knows_codes:
             raise CommandError(why_unsuitable(said))
         if self.members is not None:
-            self.members.check_member(said.node, said.primary, said.term)
+            self.members.check_member(said.node, said.primary, said.term, said.start)
         elif said.term:
             raise CommandError("NOMASTERLINK this server is a member of no shard")
         if takeover is not None:

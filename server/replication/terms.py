@@ -10,6 +10,8 @@ This module carries them out so that neither a late order nor an old primary can
 * The primary of a term writes its first frame at once, with the term in the effect HISTORY, and
   confirms nothing before enough members have that frame (`Confirming`).
 * The records of a link and the acknowledgements name the term.
+* Of two processes with the ID of one node, the first one ends its part. A primary sees that it has
+  connected again after the second one, so it has not ended.
 """
 
 from __future__ import annotations
@@ -38,6 +40,12 @@ from millstream.storage.keyspace.keyspace import Keyspace
 
 log = logging.getLogger("millstream.replication")
 
+STARTS_MAX = 16  # processes of a node that are remembered
+NODES_MAX = 64
+COPIED = (
+    "another server with the ID of this node has connected since: one of the data directories is a "
+    "copy of the other one. Stop one server, and start the other one again"
+)
 # A link that is refused for the moment, because an order has not arrived there yet, is retried.
 _AGAIN_S = 0.1
 
@@ -93,6 +101,9 @@ class Terms:
         self._source = role.feeds.source
         self._connector = connector
         connector.node = node
+        connector.start = role.persistence.files.disk.random(8).hex()
+        self._starts: dict[str, list[str]] = {}  # of nodes: those of their processes, in order
+        self.is_copied = False
         self._members: frozenset[str] = frozenset()
         self.confirming = Confirming(
             role.machine, role.persistence, role.executor, role.feeds, role.standing,
@@ -207,6 +218,7 @@ class Terms:
     def follow(self, host: str, port: int, node: str, term: int, durable: int) -> None:
         """Be a replica of this node, the primary of this term, which is a promise of the term, too.
         `durable` as in `lead`."""
+        self._refuse_copy()
         self._refuse_lower(term)
         if self.is_leading and term == self.term:
             raise CommandError(f"ERR this server is the primary of term {term}")
@@ -247,6 +259,7 @@ class Terms:
     def _refuse_doubt(self) -> None:
         """CommandError if no frame's number says what the data here is: a choice by that number
         could lose what is confirmed."""
+        self._refuse_copy()
         receiver = self._role.receiver
         if receiver.is_changing:
             raise CommandError("LOADING the data of this server is being replaced")
@@ -254,6 +267,10 @@ class Terms:
             raise CommandError("ERR the journal of this server does not work")
         if receiver.is_wrong or not self._is_known(self._last_frame()):
             raise CommandError("ERR the data of this server may be wrong or incomplete")
+
+    def _refuse_copy(self) -> None:
+        if self.is_copied:
+            raise CommandError(f"ERR {COPIED}")
 
     def _is_known(self, last: LastFrame) -> bool:
         return last.history != "" or last.number == 0
@@ -277,7 +294,7 @@ class Terms:
 
     # Links
 
-    def check_member(self, node: str, primary: str, term: int) -> None:
+    def check_member(self, node: str, primary: str, term: int, start: str = "") -> None:
         """CommandError if this server is not this primary, or cannot have the node as a replica in
         this term. Terms of several shards are the same, and an old address may be that of a node of
         another shard by now."""
@@ -289,6 +306,22 @@ class Terms:
             raise CommandError(f"NOMASTERLINK this server is the primary of term {self.term}")
         if primary != self.node:
             raise CommandError(f"NOMASTERLINK this server is another node, {self.node}")
+        if start:
+            self._check_start(node, start)
+
+    def _check_start(self, node: str, start: str) -> None:
+        """CommandError if another process with this ID has connected after this one, which
+        therefore lives although that one has started: one has a copy of the other one's data."""
+        starts = self._starts.pop(node, [])
+        self._starts[node] = starts
+        if start in starts[:-1]:
+            log.error("two servers run with the ID of the node %s", node)
+            raise CommandError(f"ERR {COPIED}")
+        if start not in starts:
+            starts.append(start)
+            del starts[:-STARTS_MAX]
+        if len(self._starts) > NODES_MAX:
+            del self._starts[next(iter(self._starts))]
 
     def check_lack(self, line: str) -> None:
         """A replica has frames of this line that this server lacks. Those of the present term were
@@ -304,7 +337,11 @@ class Terms:
 
     def _refused(self, text: str) -> bool:
         link = self._role.link
-        if link is not None:
+        if text.endswith(COPIED) and not self.is_copied:
+            self.is_copied = True
+            log.critical("this server takes no part in its shard any more: %s", text)
+            self._role.machine.scheduler.call_soon(self._stand)
+        elif link is not None:
             self._role.machine.scheduler.call_later(_AGAIN_S, self._connect_again, link)
         return False
 

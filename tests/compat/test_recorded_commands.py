@@ -209,7 +209,7 @@ DIFFERENT_ARGUMENTS = {
 # Commands that Redis does not have.
 OURS_ALONE = {
     "backup", "cluster|myshardid", "cluster|peer", "cluster|promise", "cluster|relay",
-    "cluster|seen",
+    "cluster|seen", "cluster|copyslots", "cluster|ackslots", "cluster|handslots",
     "tabort", "tack", "tappend", "tappendmany", "tappendonce", "tappev", "tblocks", "tcancel",
     "tcomplete", "tcreate", "textend", "tgroup", "tinfo", "tmread", "tnack", "tpeek", "tpolicy",
     "tposition", "trange", "tread", "tredrive", "trenew", "treserve", "trestore", "tschedule",

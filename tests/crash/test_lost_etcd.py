@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.support.client import RawClient
 from tests.support.etcd import Etcd
 from tests.support.member_servers import MemberServers, ask, node_id
 from tests.support.resp import Error, Simple
-from tests.support.server import Server
+from tests.support.server import Server, free_port
 from tests.support.waiting import wait_until
 
 from millstream.__main__ import main
@@ -79,6 +80,35 @@ def test_an_etcd_that_has_lost_everything(shard: MemberServers, lasting: Etcd) -
     assert isinstance(found, list)
     assert [row[0] for row in found] == entries  # type: ignore[index]
     assert node_id(second) in new.members
+
+
+def test_two_processes_with_the_data_of_one_node(
+    shard: MemberServers, lasting: Etcd, tmp_path: Path
+) -> None:
+    """They announce the same address, and etcd does not answer."""
+    primary = shard.wait_for_followers()
+    node, other = shard.others(primary)
+    lasting.kill()
+    node.stop()
+    shutil.copytree(node.directory, tmp_path / "copy")
+    announced = {"cluster-announce-ip": "127.0.0.1", "cluster-announce-port": str(node.port)}
+    copy = Server(tmp_path / "copy", {**node.directives, **announced})
+    copy.port = free_port()
+    node.launch()
+    copy.launch()
+    two = (node, copy)
+
+    def out() -> list[Server]:
+        return [one for one in two if "takes no part in its shard any more" in one.log]
+
+    try:
+        assert len(wait_until(out, what="that one of them sees the other one")) == 1
+        assert "two servers run with the ID of the node" in primary.log
+        other.kill()  # the one that stays is needed
+        wait_until(lambda: ask(primary, "SET", "a", "1") == Simple("OK"), what="a write")
+        assert len(out()) == 1
+    finally:
+        copy.kill()
 
 
 def test_only_admins_are_told_what_a_node_has_seen(shard: MemberServers) -> None:

@@ -331,6 +331,27 @@ def test_a_copied_directory_is_refused_while_its_node_lives() -> None:
     world.end()
 
 
+def test_of_two_processes_at_one_address_the_first_one_rests() -> None:
+    """They have the same announced address, and each has a copy of the data."""
+    world, leader = begun(3, 1)
+    node = others(world, leader)[0]
+    copy = Node(world, 3)
+    copy.name, copy.port, copy.disk = node.name, node.port, deepcopy(node.disk)
+    copy.start()
+    world.pass_time(3 * NODE_TIMEOUT_MS)
+    assert "another process with the ID of this node" in node.run.enrollment.problem
+    assert copy.run.enrollment.problem == ""
+    assert node.run.member.part is Part.RESTING
+    assert node.run.member.refusal_of(leader.name, 9, Reason.FORCE, node.clock_ms())
+    version = world.store.values["node/" + node.name].version
+    world.pass_time(3 * NODE_TIMEOUT_MS)
+    assert world.store.values["node/" + node.name].version == version, "they write by turns"
+    copy.run.is_alive = False
+    world.pass_time(2 * LEASE_S * 1000)
+    assert node.run.member.part is Part.FOLLOWING
+    world.end()
+
+
 def test_a_member_without_the_data_is_chosen_only_by_force() -> None:
     """The primary would replace its data with nothing."""
     world = World(1, size=(2, 0))

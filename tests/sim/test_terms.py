@@ -475,6 +475,30 @@ def test_only_members_of_the_term_can_be_replicas(words: list[bytes], error: str
     assert shard.ask(1, b"PSYNC", b"?", b"1", client=client) == replica
 
 
+def test_a_process_that_connects_after_a_later_one_of_its_node() -> None:
+    """Its directory is a copy, or the other one's is."""
+    shard = Shard()
+    node, primary = id_of_node(1).encode(), id_of_node(0).encode()
+    known = [b"capa", b"millstream-2", b"databases", b"16", b"histories", b"", b"node", node]
+    known += [b"primary", primary, b"term", b"1", b"start", b"copy"]
+    client = shard.nodes[0].accept()
+    shard.ask(0, b"REPLCONF", *known, client=client)
+    shard.ask(0, b"PSYNC", b"?", b"1", client=client)
+    shard.wait()
+    member = shard.members[1].terms
+    assert member.is_copied
+    link = shard.nodes[1].replication.link
+    assert link is not None
+    assert not link.is_connected
+    for order in (
+        lambda: member.promise(5),
+        lambda: member.follow("fleet", shard.nodes[0].port, id_of_node(0), 1, 1),
+        member.standing,
+    ):
+        with pytest.raises(CommandError, match="one of the data directories is a copy"):
+            order()
+
+
 def test_no_node_at_an_old_address_is_followed() -> None:
     """It may lead the same term, and its data would replace that of the member."""
     shard = Shard()

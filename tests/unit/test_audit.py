@@ -41,6 +41,7 @@ NOT_AUDITED = {
     "cluster|saveconfig",
     # What the nodes of a cluster send each other.
     "cluster|peer", "cluster|promise", "cluster|relay", "cluster|seen",
+    "cluster|copyslots", "cluster|ackslots", "cluster|handslots",
 }  # fmt: skip
 # Directives whose name looks like a secret's.
 NOT_SECRET = {
