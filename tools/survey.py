@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from millstream.node_figures import NodeFigures, ranges_text
 from millstream.remote import oldest_ms, oldest_requests, pairs
 from millstream.tools.display import text
 from millstream.tools.tool_connection import ToolConnection, ToolError, Word, is_error
@@ -50,19 +51,28 @@ class StreamRow:
 @dataclass
 class Survey:
     """All streams. `left_out` is the number of streams that could not be read, and `is_complete`
-    is false if there are more than were asked for."""
+    is false if there are more than were asked for. `nodes` are those of a cluster."""
 
     streams: list[StreamRow]
     left_out: int
     is_complete: bool
     taken_s: float
+    nodes: list[NodeFigures] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        return {
+        found = {
             "streams": [asdict(stream) for stream in self.streams],
             "left_out": self.left_out,
             "is_complete": self.is_complete,
         }
+        return found | ({"nodes": list(map(_node_as_json, self.nodes))} if self.nodes else {})
+
+    def add(self, part: Survey, streams_max: int) -> None:
+        """Add the streams of a node."""
+        free = streams_max - len(self.streams)
+        self.is_complete &= part.is_complete and len(part.streams) <= free
+        self.streams += part.streams[:free]
+        self.left_out += part.left_out
 
     def set_rates(self, earlier: Survey) -> None:
         """Compute the rates since an earlier survey."""
@@ -74,6 +84,21 @@ class Survey:
                 continue
             if stream.entries_added >= count:  # else the key has a new stream
                 stream.rate_per_s = (stream.entries_added - count) / passed_s
+
+
+def _node_as_json(node: NodeFigures) -> dict[str, Any]:
+    return {
+        "address": node.node.name,
+        "shard": node.node.shard,
+        "is_primary": node.is_primary,
+        "slots": ranges_text(node.node.ranges),
+        "health": node.health,
+        "problem": node.problem,
+        "memory_bytes": node.memory_bytes,
+        "clients": node.clients,
+        "commands_per_s": node.commands_per_s,
+        "lag_bytes": node.lag_bytes,
+    }
 
 
 def take_survey(server: ToolConnection, pattern: str, streams_max: int) -> Survey:

@@ -76,14 +76,15 @@ class ToolConnection:
             reason = url_reason_of(problem)
             name = f" {self.name}" if shown else ""
             raise ToolError(f"the URL{name} is invalid: {reason}") from None
-        self._uses_tls = url.startswith("rediss:")
+        self.host = str(pool.connection_kwargs.get("host", "127.0.0.1"))
+        self.uses_tls = url.startswith("rediss:")
         self._connect()
 
     def _connect(self) -> None:
         try:
             self._connection.connect()
         except (redis.RedisError, OSError) as problem:
-            reason = connect_reason_of(problem, uses_tls=self._uses_tls)
+            reason = connect_reason_of(problem, uses_tls=self.uses_tls)
             is_refused = isinstance(problem, redis.AuthenticationError)
             kind = ToolError if is_refused else Unreachable
             raise kind(f"{self.name}: {reason}") from problem

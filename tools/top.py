@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import click
@@ -17,8 +17,9 @@ from rich.text import Text
 
 from millstream.errors import printable
 from millstream.seconds import Seconds
-from millstream.tools.survey import GroupRow, StreamRow, Survey, take_survey
-from millstream.tools.tool_connection import ToolConnection, Unreachable, url_option
+from millstream.tools.node_surveys import SurveyedServers
+from millstream.tools.survey import GroupRow, StreamRow, Survey
+from millstream.tools.tool_connection import Unreachable, url_option
 
 Row = tuple[StreamRow, GroupRow | None]
 _WIDE = 10_000  # columns if the output is not a terminal, so that no line is folded
@@ -78,14 +79,15 @@ def top(
     """Show streams and groups by lag, age or rate.
 
     On a terminal, the table is refreshed until Ctrl-C, also after a restart of the server. The
-    streams of all databases are shown, unless the URL names one.
+    streams of all databases are shown, unless the URL names one. If the server is a node of a
+    cluster, or its gateway, those of all nodes are shown.
     """
 
     def survey() -> Survey:
-        return take_survey(server, pattern, streams_max)
+        return server.survey(pattern, streams_max)
 
     try:
-        with closing(ToolConnection(url)) as server:
+        with closing(SurveyedServers(url)) as server:
             first = survey()
             if once or as_json or not sys.stdout.isatty():
                 _pause(interval_s)
@@ -111,7 +113,7 @@ def _print(survey: Survey, sort: str, as_json: bool) -> None:
 
 
 def _refresh(
-    server: ToolConnection,
+    server: SurveyedServers,
     first: Survey,
     survey: Callable[[], Survey],
     sort: str,
@@ -129,10 +131,18 @@ def _refresh(
                 earlier, latest = latest, survey()
             except Unreachable as problem:
                 live.update(Text(f"{problem.message}; connecting again"), refresh=True)
-                server.reconnect()
-                latest = survey()
+                latest = _next(server, survey)
             else:
                 latest.set_rates(earlier)
+
+
+def _next(server: SurveyedServers, survey: Callable[[], Survey]) -> Survey:
+    """The next survey, once a server answers."""
+    while True:
+        server.reconnect()
+        with suppress(Unreachable):
+            return survey()
+        _pause(1.0)
 
 
 def sorted_rows(survey: Survey, sort: str) -> list[Row]:
@@ -224,4 +234,8 @@ def _foot(survey: Survey, rows: list[Row], lines: int | None) -> str | None:
         notes.append(f"streams left out: {survey.left_out:,} (no permission)")
     if not rows:
         notes.append("no streams")
+    if survey.nodes:
+        healthy = sum(node.health == "online" for node in survey.nodes)
+        notes.append(f"{healthy} of {len(survey.nodes)} nodes are online")
+    notes += [node.problem for node in survey.nodes if node.problem is not None]
     return "; ".join(notes) or None

@@ -3,6 +3,7 @@ refused."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -26,6 +28,7 @@ from millstream.__main__ import main
 from millstream.server.cluster.slot_map import read_map
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import read_manifest, store_manifest
+from millstream.tools import node_surveys
 
 KEYS = [f"k{number}" for number in range(60)]
 
@@ -122,6 +125,43 @@ def test_messages_reach_the_subscribers_of_all_nodes(shards: Shards) -> None:
         assert first.line("PUBLISH news hello") == 0
         assert second.read() == [b"message", b"news", b"hello"]
         assert third.read() == [b"pmessage", b"n*", b"news", b"hello"]
+
+
+def test_top_shows_the_streams_of_all_nodes(
+    shards: Shards, cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a node or the gateway. A node that hangs costs a moment, and its streams."""
+    for key in KEYS:
+        cluster.xadd(key, {"f": "v"})
+    monkeypatch.setattr(node_surveys, "NODE_S", 0.3)
+    for port in (shards.port, shards.ports()[0]):
+        seen = top(port)
+        assert sorted(stream["key"] for stream in seen["streams"]) == sorted(KEYS)
+        assert [(node["address"], node["health"]) for node in seen["nodes"]] == [
+            (f"127.0.0.1:{port}", "online") for port in shards.ports()
+        ]
+    gone = [key for key in KEYS if cluster.keyslot(key) > 10922]
+    os.kill(pid := shards.pid_of(3), signal.SIGSTOP)
+    try:
+        seen = top(shards.ports()[0])
+        assert sorted(s["key"] for s in seen["streams"]) == sorted({*KEYS} - {*gone})
+        assert seen["nodes"][2]["health"] in ("unreachable", "failed")
+        assert f"{shards.ports()[2]}: " in seen["nodes"][2]["problem"]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    text = CliRunner().invoke(main, top_words(shards.ports()[2], "--once", "--streams-max", "7"))
+    assert "3 of 3 nodes are online" in text.output
+    assert "only the first 7 streams" in text.output
+
+
+def top_words(port: int, *words: str) -> list[str]:
+    return ["top", "--url", f"redis://127.0.0.1:{port}", "--interval", "0.1", *words]
+
+
+def top(port: int) -> Any:
+    done = CliRunner().invoke(main, top_words(port, "--json"))
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
 
 
 def test_users_are_those_of_all_nodes(shards: Shards) -> None:
