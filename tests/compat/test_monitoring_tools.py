@@ -175,22 +175,30 @@ def test_promtool_accepts_the_page(monitored: Server) -> None:
     assert [line for line in remarks if not line.startswith("redis_")] == []
 
 
-RULE_TESTS = ["test", "rules", "alerts_test.yml", "alerts_days_test.yml"]
+METRICS_PAGE = (DEPLOY.parent / "docs" / "metrics.md").read_text()
+RULE_TESTS = [
+    *("test", "rules"),
+    *("alerts_test.yml", "alerts_days_test.yml", "cluster_alerts_test.yml"),
+]
+CONFIG_CHECK = ["check", "config", "prometheus.yml", "prometheus-cluster.yml"]
 
 
 def test_alert_rules() -> None:
-    for words in (["check", "config", "prometheus.yml"], RULE_TESTS):
+    for words in (CONFIG_CHECK, RULE_TESTS):
         found = subprocess.run([installed("promtool"), *words], cwd=DEPLOY / "prometheus",
                                capture_output=True, text=True, check=False)  # fmt: skip
         assert found.returncode == 0, found.stdout + found.stderr
 
 
 def test_every_alert_has_a_test() -> None:
-    rules = (DEPLOY / "prometheus" / "alerts.yml").read_text()
+    files = ("alerts.yml", "cluster_alerts.yml")
+    rules = "".join((DEPLOY / "prometheus" / name).read_text() for name in files)
     tests = "".join((DEPLOY / "prometheus" / name).read_text() for name in RULE_TESTS[2:])
     named = set(re.findall(r"alert: (\w+)", rules))
     assert named == set(re.findall(r"alertname: (\w+)", tests))
     assert len(named) > 10
+    used = set(re.findall(r"millstream_(?:cluster|gateway)_\w+", rules))
+    assert used <= set(re.findall(r"^\| `(\w+)` \|", METRICS_PAGE, re.M))
 
 
 SCRAPER = "Prometheus, with `metrics-auth yes`"
