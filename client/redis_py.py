@@ -20,6 +20,7 @@ from redis.exceptions import ResponseError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client.core.argument_checks import TIMEOUT_MAX_S, number
+from millstream.client.core.cluster_nodes import FOUND
 from millstream.client.core.steps import Answer, Ask, Command
 from millstream.client.core.words import word_bytes
 from millstream.client.errors import InvalidStream, refusal
@@ -240,6 +241,12 @@ def borrow(client: Any) -> Any:
     """A connection of the client's pool, connected; for asyncio, to be awaited."""
     pool = client.connection_pool
     return pool.get_connection("_") if OLD_POOL else pool.get_connection()
+
+
+def note_node(client: Any, connection: Any) -> None:
+    """Note at the client if the server of a connection belongs to a cluster."""
+    if getattr(connection, "is_of_cluster", False):
+        setattr(client, FOUND, True)
 
 
 def write(connection: Any, pieces: Sequence[bytes]) -> None:

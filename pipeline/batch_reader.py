@@ -41,6 +41,7 @@ class LiveReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         with self.address.open() as server:
             infos = survey(server, self.choice.find(server))
+            self.reader.address = server.known_address
             start = self.starting.find(server, infos, self.losses)
             end = self.ending.find(server, infos, self.losses)
             return list(self.planner.plan(server, start, end, infos=infos))

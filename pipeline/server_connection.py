@@ -5,8 +5,8 @@ requests may be sent twice, both reads and `TAPPENDONCE`. After a connection err
 opened again and the request is repeated, until the option `timeout` expires. A restart of the
 server therefore only delays a job.
 
-The server may be a node of a cluster. When it names another node for a key, the map of the cluster
-is read, and from then on each request goes to the node of its key.
+The server may be a node of a cluster. Then the map of the cluster is read, and each request goes to
+the node of its key. After a failover the map is read again, from any node that answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -53,6 +53,7 @@ Answer = TypeVar("Answer")
 TIMEOUT_S = 30
 TIMEOUT_S_MAX = 3600
 KEYS_PER_SCAN = 1000
+TRIES = 3  # of nodes of a cluster, within the timeout
 PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
 
@@ -79,13 +80,14 @@ class Unreachable(ServerError):
 @dataclass(frozen=True)
 class Address:
     """Address and credentials: the options `server`, `username`, `password`, `db` and `timeout`
-    (seconds)."""
+    (seconds). `nodes` are those of the cluster, so far as they are known."""
 
     url: str
     username: str | None
     password: str | None
     db: int | None
     timeout_s: int
+    nodes: tuple[Node, ...] = ()
 
     @classmethod
     def from_options(cls, options: SourceOptions) -> Address:
@@ -142,6 +144,7 @@ class ServerConnection:
             self._clients: dict[Node, Any] = {}
             self._is_by_slot = False
             self._is_alone = False
+            self._failed: set[Any] = set()  # clients of nodes, until the map is read again
         except (ValueError, TypeError) as error:
             reason = url_reason_of(error)
             raise ServerError(f"the address {address} is invalid: {reason}") from error
@@ -161,6 +164,14 @@ class ServerConnection:
     def is_cluster(self) -> bool:
         """True if the server is known to be a node of a cluster."""
         return self._slots is not None
+
+    @property
+    def known_address(self) -> Address:
+        """The address with the nodes of the cluster, for a task that may start when the server of
+        the URL does not run any more."""
+        slots = self._slots
+        nodes = () if slots is None else (*slots.nodes, *slots.replicas)
+        return replace(self.address, nodes=nodes)
 
     def connect(self) -> None:
         """Open a connection. ServerError at once if that is impossible: for a user who waits. A
@@ -187,7 +198,7 @@ class ServerConnection:
             cursor: Word = 0
             while True:
                 words = ("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_SCAN, *of_kind)
-                (reply,) = self._persist(partial(_send, client, [words]))
+                (reply,) = self._persist(partial(self._send, client, [words]))
                 cursor, keys = self.checked(reply)
                 yield from keys
                 if int(cursor) == 0:
@@ -249,12 +260,11 @@ class ServerConnection:
             client = self._client
             if self._slots is not None:
                 client = self._at_key(first_key_of(requests))
-            connection = client.connection_pool.get_connection()
             try:
-                connection.send_packed_command([requests], check_health=False)
-                replies = [self._answered(connection) for _ in range(count)]
-            finally:
-                client.connection_pool.release(connection)
+                replies = self._exchange(client, requests, count)
+            except _PASSING:
+                self._failed.add(client)
+                raise
             for reply in replies:
                 if isinstance(reply, MovedError):
                     self._check_slot(reply, first_key_of(requests))
@@ -262,6 +272,14 @@ class ServerConnection:
             return replies
 
         return self._persist(partial(self._followed, once))
+
+    def _exchange(self, client: Any, requests: bytes, count: int) -> list[Any]:
+        connection = client.connection_pool.get_connection()
+        try:
+            connection.send_packed_command([requests], check_health=False)
+            return [self._answered(connection) for _ in range(count)]
+        finally:
+            client.connection_pool.release(connection)
 
     def _check_slot(self, moved: MovedError, first_key: bytes | None) -> None:
         """ClusterCrossSlotError if another key than the first one is at another node."""
@@ -299,7 +317,7 @@ class ServerConnection:
             for number in left:
                 by_node.setdefault(self._at_keys_of(commands[number]), []).append(number)
             for client, numbers in by_node.items():
-                found = _send(client, [commands[number] for number in numbers])
+                found = self._send(client, [commands[number] for number in numbers])
                 for number, reply in zip(numbers, found, strict=True):
                     replies[number] = reply
             left = [number for number in left if isinstance(replies[number], MovedError)]
@@ -315,7 +333,7 @@ class ServerConnection:
             clients = {self._at_keys_of(command) for command in commands if keys_of(command)}
             if len(clients) > 1:
                 raise ClusterCrossSlotError("the transaction has keys of several nodes")
-            return _send(next(iter(clients), self._client), commands, transaction=True)
+            return self._send(next(iter(clients), self._client), commands, transaction=True)
 
         return self._followed(once)
 
@@ -331,7 +349,8 @@ class ServerConnection:
             refused: Exception | None = None
             for client, numbers in by_node.items():
                 wrapped = [[("MULTI",), *groups[number], ("EXEC",)] for number in numbers]
-                found = iter(_send(client, [words for group in wrapped for words in group]))
+                words = [words for group in wrapped for words in group]
+                found = iter(self._send(client, words))
                 for number, sent in zip(numbers, wrapped, strict=True):
                     *queued, done = [next(found) for _ in sent]
                     if isinstance(done, ExecAbortError):
@@ -376,6 +395,11 @@ class ServerConnection:
             if options.pop("path", None) is not None:
                 kind = redis.Connection
             options |= {"host": node.host, "port": node.port}
+            # Time is left for the next primary.
+            options |= dict.fromkeys(
+                ("socket_timeout", "socket_connect_timeout"),
+                max(1.0, self.address.timeout_s / TRIES),
+            )
             made = redis.Redis.from_pool(redis.ConnectionPool(connection_class=kind, **options))
             found = self._clients.setdefault(node, made)
         return found
@@ -388,31 +412,54 @@ class ServerConnection:
         """Read the map, after a node has named another one."""
         slot, node = moved.slot_id, moved_to(moved, self._own_node())
         if self._slots is None or self._slots.node_of(slot) != node:
-            self._read_map([node, *(self._slots.nodes if self._slots else ())])
+            self._read_map([node, *self._known()])
         slots = self._slots or SlotNodes([])
         self._slots, self._is_by_slot = slots.with_node(slot, node), True
 
     def _read_map(self, asked: Iterable[Node]) -> None:
-        """Read the map from the first of these nodes that tells it."""
-        for node in dict.fromkeys(asked):
+        """Read the map from the first of these nodes that tells it; those that have failed are
+        asked last."""
+        failed, self._failed = self._failed, set()
+        nodes = dict.fromkeys(asked)
+        for node in sorted(nodes, key=lambda node: self._clients.get(node) in failed):
             try:
-                (reply,) = _send(self._at(node), [("CLUSTER", "SLOTS")])
+                (reply,) = self._send(self._at(node), [("CLUSTER", "SLOTS")])
             except redis.RedisError:
                 continue
             if not isinstance(reply, Exception):
                 self._slots = read_slots(reply, node)
                 return
 
-    def _all_clients(self) -> list[Any]:
-        """The clients of all nodes; only the server itself if it is alone, or a gateway."""
+    def _known(self) -> list[Node]:
+        """The nodes that may tell the map."""
+        slots = self._slots
+        found = [] if slots is None else [*slots.nodes, *slots.replicas]
+        is_socket = "path" in self._client.connection_pool.connection_kwargs
+        return [*found, *self.address.nodes, *([] if is_socket else [self._own_node()])]
+
+    def _look(self) -> None:
+        """Read the map if the server is a node of a cluster: it can tell it only while it runs."""
         if self._slots is None and not self._is_alone:
-            (reply,) = _send(self._client, [("HELLO",)])
+            (reply,) = self._send(self._client, [("HELLO",)])
             if isinstance(reply, Exception) or pairs(reply).get("mode") != b"cluster":
                 self._is_alone = True
             else:
-                (rows,) = _send(self._client, [("CLUSTER", "SLOTS")])
+                (rows,) = self._send(self._client, [("CLUSTER", "SLOTS")])
                 self._slots = read_slots(self.checked(rows), self._own_node())
                 self._is_by_slot = True
+
+    def _send(
+        self, client: Any, commands: Sequence[Command], *, transaction: bool = False
+    ) -> list[Any]:
+        try:
+            return _send(client, commands, transaction=transaction)
+        except _PASSING:
+            self._failed.add(client)
+            raise
+
+    def _all_clients(self) -> list[Any]:
+        """The clients of all nodes; only the server itself if it is alone, or a gateway."""
+        self._look()
         return [self._client] if self._slots is None else list(map(self._at, self._slots.nodes))
 
     def _persist(self, attempt: Callable[[], Answer]) -> Answer:
@@ -422,6 +469,7 @@ class ServerConnection:
         while True:
             pause_s = backoff.next_s()
             try:
+                self._look()
                 return attempt()
             except (*_PASSING, *_NOT_SERVED) as error:
                 if not self._persistent:
@@ -436,8 +484,8 @@ class ServerConnection:
             except redis.RedisError as error:
                 raise ServerError(f"the server at {self.address} answered: {error}") from error
             time.sleep(pause_s)
-            if self._slots is not None:
-                self._read_map(self._slots.nodes)  # another node may have the slots of this one
+            if self._slots is not None or self.address.nodes:
+                self._read_map(self._known())  # another node may have the slots of this one
 
     def _unreachable(self, error: redis.RedisError, waited_s: int) -> ServerError:
         if isinstance(error, _REFUSED):

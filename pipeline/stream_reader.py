@@ -121,6 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = Offset.from_json(start).streams if last.begin is None else last.begin
         if self._lagging(last.streams).keys:  # planned before a restart, perhaps on another server
             self._survey(last.streams)
+        self.reader.address = self.server.known_address
         return self.planner.plan(self.server, begin, last.streams, last.division, self._surveyed)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -4,6 +4,7 @@ commands, and errors of this package."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -40,7 +41,13 @@ from millstream.client.aio.worker import worker as new_worker
 from millstream.client.aio.writer import writer as new_writer
 from millstream.client.core.decoding import read_reply
 from millstream.client.core.reads_and_waits import block_s, is_read
-from millstream.client.core.repeating import LIMIT_TRIES, ReadRepeats, is_too_long
+from millstream.client.core.repeating import (
+    LIMIT_TRIES,
+    NOT_SERVED,
+    ReadRepeats,
+    RefusedRepeats,
+    is_too_long,
+)
 from millstream.client.core.steps import Command, R
 from millstream.client.core.words import check_length, text
 from millstream.client.errors import Sealed, refusal
@@ -203,13 +210,21 @@ class Millstream(  # type: ignore[misc]  # asyncio: so is redis-py's own class
 
 
 async def execute(client: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:
-    """Send a command. A read is repeated after a broken connection."""
+    """Send a command. A read is repeated after a broken connection, and any command that nodes of
+    a cluster have refused without running it."""
     if wait_s := block_s(words):
         options["wait_s"] = wait_s
     repeats = ReadRepeats(is_read(words))
+    refusals: RefusedRepeats | None = None
     while True:
         try:
             return await execute_at_node(client, words, options)
+        except NOT_SERVED:
+            if refusals is None:
+                refusals = RefusedRepeats(redis_py.timeout_s(client), time.monotonic)
+            pause_s = refusals.pause_s()
+            if pause_s is None:
+                raise
         except (RedisConnectionError, ResponseError) as error:
             if is_too_long(error, words):
                 await _check_length(client, words)

@@ -44,7 +44,7 @@ class Interruptible(Counting):
         except ResponseError:
             self.note_reply(kwargs)
             raise
-        self.note_reply(kwargs)
+        self.note_reply(kwargs, reply)
         return reply
 
 
@@ -70,10 +70,10 @@ class ClientBase:
         )
 
     async def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
+        redis_py.note_node(getattr(self, "home", self), connection)
         with more_time(connection, options.pop("wait_s", 0.0)):
-            return await super().parse_response(  # type: ignore[misc]
-                connection, command_name, **options
-            )
+            base: Any = super()
+            return await base.parse_response(connection, command_name, **options)
 
 
 class more_time:

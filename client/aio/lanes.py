@@ -125,6 +125,7 @@ async def perform(ask: Ask) -> Answer:
     try:
         make_interruptible(client.connection_pool)
         connection = await redis_py.borrow(client)
+        redis_py.note_node(client, connection)
         await connection.send_packed_command(redis_py.pack(connection, ask.commands))
         with more_time(connection, ask.wait_s):
             replies = [

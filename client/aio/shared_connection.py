@@ -124,6 +124,7 @@ class SharedConnection:
             make_interruptible(client.connection_pool)
             connection = await redis_py.borrow(client)
             await connection.check_health()
+            redis_py.note_node(client, connection)
             self._connection = connection
             self._send_all()
             while self._sent:

@@ -1,8 +1,8 @@
 """The nodes of a cluster, as clients, and the one that each request goes to.
 
-A client of one node gets MOVED for the keys of another one. Then it reads the map of the cluster,
-and from there on each request goes to the node of its first key. A client of a single server never
-gets MOVED, and has no nodes.
+A node says in its reply to HELLO that it belongs to a cluster, and with MOVED that a key is on
+another one. Then the client reads the map of the cluster, and from there on each request goes to
+the node of its first key. A client of a single server has no nodes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from redis.exceptions import ClusterCrossSlotError, MovedError
+from redis.exceptions import (
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MovedError,
+    ReadOnlyError,
+    ResponseError,
+)
 
 from millstream.client.core.reads_and_waits import sent_words
 from millstream.client.core.steps import Answer, Ask, Clock, Command
@@ -19,21 +25,27 @@ from millstream.slot_routing import Address, SlotNodes, keys_of, slot_of
 
 NODES: Final = "_cluster_nodes"
 """The attribute of a client of a node with its ClusterNodes."""
+FOUND: Final = "_is_of_cluster"
+"""The attribute of a client whose server has said that it is a node, while it has no map."""
 SEVERAL = "the keys of the request are on several nodes of the cluster"
+WAIT_ENDED: Final = "UNBLOCKED force"
+"""The error of a read that waited at a primary when it became a replica."""
 RENEW_S = 1.0
 """The least time between two looks at the map because of nodes that do not answer."""
 
 
 class ClusterNodes:
-    """The clients of all nodes that are in use. `home` is the one that the program has made."""
+    """The clients of all nodes that are in use. `home` is the one that the program has made, of the
+    node `own`."""
 
-    def __init__(self, home: Any, make: Callable[[Address], Any], now: Clock) -> None:
+    def __init__(self, home: Any, own: Address, make: Callable[[Address], Any], now: Clock) -> None:
         self.home = home
+        self.own = own
         self.slots = SlotNodes([])
         self._make = make
         self._now = now
         self._clients: dict[Address, Any] = {}
-        self._has_failed = False
+        self._failed: set[Address] = set()
         self._renewed_s = float("-inf")
 
     @classmethod
@@ -91,16 +103,46 @@ class ClusterNodes:
 
     # ------------------------------------------------------------ nodes that do not answer
 
-    def note_failed(self) -> None:
-        """A node does not answer: another one may have its slots soon."""
-        self._has_failed = True
+    def note_failed(self, client: Any) -> None:
+        """A node does not answer, or does not serve its slots: another one may have them soon."""
+        nodes = (node for node, found in self._clients.items() if found is client)
+        self._failed.add(next(nodes, self.own))
+
+    def of_pool(self, pool: Any) -> Any:
+        """The client with this pool."""
+        clients = (one for one in self._clients.values() if one.connection_pool is pool)
+        return next(clients, self.home)
+
+    def note(self, client: Any, answer: Answer) -> None:
+        """The answer of a node. Its errors become those of a node of a cluster."""
+        for at, reply in enumerate(answer.replies):
+            if isinstance(reply, ResponseError):
+                answer.replies[at] = self.noted(client, reply)
+        if answer.error is not None:
+            self.note_failed(client)
+
+    def noted(self, client: Any, error: ResponseError) -> ResponseError:
+        """The error of a node, after which another one may be asked: a node that has just become a
+        replica refuses writes, and ends waits."""
+        if isinstance(error, ReadOnlyError) or str(error).startswith(WAIT_ENDED):
+            error = ClusterDownError(f"the node is a replica now: {error}")
+        if isinstance(error, ClusterDownError):
+            self.note_failed(client)
+        return error
 
     def is_due(self) -> bool:
         """True if the map should be read again; then it is not due for a while."""
-        if not self._has_failed or self._now() - self._renewed_s < RENEW_S:
+        if not self._failed or self._now() - self._renewed_s < RENEW_S:
             return False
-        self._has_failed, self._renewed_s = False, self._now()
+        self._renewed_s = self._now()
         return True
+
+    def to_ask(self) -> list[Address]:
+        """The nodes that may tell the map, those that have failed last. They have not failed from
+        now on."""
+        failed, self._failed = self._failed, set()
+        known = dict.fromkeys([*self.slots.nodes, *self.slots.replicas, self.own])
+        return sorted((node for node in known if node.port), key=failed.__contains__)
 
 
 def placed(client: Any, key: Any) -> tuple[Any, Any]:

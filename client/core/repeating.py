@@ -28,6 +28,8 @@ R = TypeVar("R")
 FIRST_S = 0.01
 MOST_S = 1.0
 READ_REPEATS = 3
+REFUSED_S = 5.0
+REFUSED_PAUSE_S = 0.2
 LIMIT_TRIES = 2
 """The first one may use the connection that the server is about to close."""
 READ_FIRST_S = 0.02
@@ -74,6 +76,28 @@ class ReadRepeats:
         if not isinstance(error, RedisConnectionError) or not lost(error):
             return None
         return next(self._pauses, None)
+
+
+class RefusedRepeats:
+    """The repeats of a request that nodes of a cluster have refused without running it, until it is
+    served elsewhere: for as long as the client waits for a reply, at most REFUSED_S."""
+
+    def __init__(self, timeout_s: float, now: Clock) -> None:
+        self._for_s = min(timeout_s, REFUSED_S)
+        self._now = now
+        self._until_s: float | None = None
+        self._next_s = FIRST_S
+
+    def pause_s(self) -> float | None:
+        """The delay before the next attempt; None if there is none."""
+        now_s = self._now()
+        if self._until_s is None:
+            self._until_s = now_s + self._for_s
+        if now_s >= self._until_s:
+            return None
+        pause_s = min(self._next_s, self._until_s - now_s)
+        self._next_s = min(2 * self._next_s, REFUSED_PAUSE_S)
+        return pause_s
 
 
 def repeated(asks: Sequence[Ask]) -> Steps[list[list[Any]]]:
@@ -147,9 +171,10 @@ class Repeater:
         attempt: Callable[[], Steps[R]],
         may_repeat: Callable[[float], Steps[bool]] | None = None,
     ) -> Steps[R]:
-        """The attempt, until it does not end with a lost reply; the last error is raised. No
-        attempt begins after the time for repeats, except for the time that `may_repeat` takes, or
-        if it is false. It is given the time of the first attempt."""
+        """The attempt, until it does not end with a lost reply, or with the error of a node of a
+        cluster that does not serve the keys; the last error is raised. No attempt begins after the
+        time for repeats, except for the time that `may_repeat` takes, or if it is false. It is
+        given the time of the first attempt."""
         begun_s = self._now()
         until_s = begun_s + self._for_s
         pause_s = FIRST_S
@@ -162,7 +187,8 @@ class Repeater:
                 if allowed:
                     return (yield from attempt())
             except Exception as error:
-                if not lost(error) or self._now() >= until_s:
+                may_end = lost(error) or isinstance(error, NOT_SERVED)
+                if not may_end or self._now() >= until_s:
                     raise
                 failed = error
             else:

@@ -19,7 +19,13 @@ from redis.retry import Retry
 from millstream.client import redis_py
 from millstream.client.core.decoding import read_reply
 from millstream.client.core.reads_and_waits import block_s, is_read
-from millstream.client.core.repeating import LIMIT_TRIES, ReadRepeats, is_too_long
+from millstream.client.core.repeating import (
+    LIMIT_TRIES,
+    NOT_SERVED,
+    ReadRepeats,
+    RefusedRepeats,
+    is_too_long,
+)
 from millstream.client.core.steps import Command, R
 from millstream.client.core.words import check_length, text
 from millstream.client.errors import Sealed, refusal
@@ -200,13 +206,21 @@ class Millstream(ClientBase, StreamCommands[T], redis.Redis, Generic[T]):
 
 
 def execute(client: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:
-    """Send a command. A read is repeated after a broken connection."""
+    """Send a command. A read is repeated after a broken connection, and any command that nodes of
+    a cluster have refused without running it."""
     if wait_s := block_s(words):
         options["wait_s"] = wait_s
     repeats = ReadRepeats(is_read(words))
+    refusals: RefusedRepeats | None = None
     while True:
         try:
             return execute_at_node(client, words, options)
+        except NOT_SERVED:
+            if refusals is None:
+                refusals = RefusedRepeats(redis_py.timeout_s(client), time.monotonic)
+            pause_s = refusals.pause_s()
+            if pause_s is None:
+                raise
         except (RedisConnectionError, ResponseError) as error:
             if is_too_long(error, words):
                 _check_length(client, words)

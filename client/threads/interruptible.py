@@ -27,6 +27,8 @@ class Counting:
     """The number of replies to come; more than 0 while the connection is closed, too."""
     connecting = False
     """True while the connection is being made. redis-py closes it between two attempts."""
+    is_of_cluster = False
+    """True if the server has said that it is a node of a cluster."""
 
     @property
     def interrupted(self) -> bool:
@@ -45,7 +47,10 @@ class Counting:
     def note_sent(self, command: Any) -> None:
         self.unanswered += getattr(command, "commands", 1)
 
-    def note_reply(self, options: dict[str, Any]) -> None:
+    def note_reply(self, options: dict[str, Any], reply: Any = None) -> None:
+        if self.connecting and isinstance(reply, dict):  # that to HELLO
+            mode = reply.get("mode", reply.get(b"mode"))
+            self.is_of_cluster = mode in ("cluster", b"cluster")
         if self.unanswered and not options.get("push_request"):
             self.unanswered -= 1
 
@@ -83,7 +88,7 @@ class Interruptible(Counting):
         except ResponseError:
             self.note_reply(kwargs)
             raise
-        self.note_reply(kwargs)
+        self.note_reply(kwargs, reply)
         return reply
 
 
@@ -113,6 +118,7 @@ class ClientBase:
         return super()._send_command_parse_response(conn, *args, **options)  # type: ignore[misc]
 
     def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
+        redis_py.note_node(getattr(self, "home", self), connection)
         wait_s = options.pop("wait_s", 0.0)
         if wait_s and connection.socket_timeout is not None:
             limit_s = None if math.isinf(wait_s) else wait_s + connection.socket_timeout

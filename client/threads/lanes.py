@@ -20,7 +20,7 @@ from millstream.client.core.steps import Answer, Ask
 from millstream.client.errors import MillstreamError
 from millstream.client.threads.concurrency import Waker
 from millstream.client.threads.interruptible import make_interruptible
-from millstream.client.threads.nodes import learn, perform_at_nodes, renew
+from millstream.client.threads.nodes import learn, look, perform_at_nodes, renew
 from millstream.client.threads.probing import Probe
 from millstream.client.threads.shared_connection import ANSWERS, Loan, SharedConnection, reply_of
 from millstream.slot_routing import MOVES_MAX
@@ -93,6 +93,7 @@ class Connections:
         if loan.connection is None:
             make_interruptible(loan.client.connection_pool)
             loan.connection = redis_py.borrow(loan.client)
+            redis_py.note_node(loan.client, loan.connection)
         return loan.connection
 
     def give_back(self, loan: Loan) -> None:
@@ -176,11 +177,12 @@ class Lanes:
             self._finish(ask, Answer(ask, error=error))
 
     def _finish(self, ask: Ask, answer: Answer) -> None:
-        nodes = ClusterNodes.of(ask.server.client)
-        if nodes is not None and answer.error is not None:
-            nodes.note_failed()
+        loan = self._in_flight.get(ask)
+        if loan is not None:
+            note(loan.client, answer)
         self._finished.append(answer)
         self._give_up(ask)
+        look(ask.server.client)
 
     def _give_up(self, ask: Ask) -> None:
         loan = self._in_flight.get(ask)
@@ -365,13 +367,17 @@ class Lanes:
         except OSError as error:
             probe.close()
             cause = redis_py.failed_connection(probe.client, error)
-            self._finished.append(Answer(ask, error=cause))
+            self._fail(probe, Answer(ask, error=cause))
             return
         if answers:
             probe.close()
             self._start(ask, client_of(ask))
         else:
             self._probes[ask] = probe
+
+    def _fail(self, probe: Probe, answer: Answer) -> None:
+        note(probe.client, answer)
+        self._finished.append(answer)
 
     def _read(self, ask: Ask, loan: Loan) -> Answer:
         replies = [
@@ -390,7 +396,7 @@ class Lanes:
             if now_s >= probe.deadline_s and not probe.try_next():
                 self._probes.pop(ask).close()
                 error = redis_py.timed_out(probe.client)
-                self._finished.append(Answer(ask, error=error))
+                self._fail(probe, Answer(ask, error=error))
 
 
 def client_of(ask: Ask) -> Any:
@@ -401,6 +407,13 @@ def client_of(ask: Ask) -> Any:
         return client
     renew(nodes)
     return nodes.of_command(ask.commands[0])
+
+
+def note(client: Any, answer: Answer) -> None:
+    """The answer of a server, which may be a node of a cluster."""
+    nodes = ClusterNodes.of(client)
+    if nodes is not None:
+        nodes.note(client, answer)
 
 
 def is_main_thread() -> bool:

@@ -5,14 +5,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import redis
+from redis.exceptions import (
+    ClusterDownError,
+    MovedError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import MovedError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client import redis_py
 from millstream.client.core.cluster_nodes import (
+    FOUND,
     NODES,
     ClusterNodes,
     Gathered,
@@ -27,23 +35,41 @@ from millstream.slot_routing import MOVES_MAX, Address, moved_to, read_slots
 
 def learn(client: Any, moved: MovedError) -> ClusterNodes:
     """The nodes of the cluster, after one of them has named another one for a slot."""
+    nodes = cluster_of(client)
+    node = moved_to(moved, nodes.own)
+    if nodes.slots.node_of(moved.slot_id) != node:
+        read_map(nodes, [node, *nodes.to_ask()])
+        nodes.slots = nodes.slots.with_node(moved.slot_id, node)
+    return nodes
+
+
+def cluster_of(client: Any) -> ClusterNodes:
+    """The nodes of the cluster that the server of a client belongs to."""
     nodes = ClusterNodes.of(client)
     if nodes is None:
         nodes = ClusterNodes(
-            client, lambda node: redis_py.node_client(client, node, redis), time.monotonic
+            client,
+            redis_py.own_address(client),
+            lambda node: redis_py.node_client(client, node, redis),
+            time.monotonic,
         )
         setattr(client, NODES, nodes)
-    node = moved_to(moved, redis_py.own_address(client))
-    if nodes.slots.node_of(moved.slot_id) != node:
-        read_map(nodes, [node, *nodes.slots.nodes])
-        nodes.slots = nodes.slots.with_node(moved.slot_id, node)
     return nodes
+
+
+def look(client: Any) -> None:
+    """Read the map if the server has said that it is a node: once it has ended, it cannot tell
+    which other ones there are."""
+    if FOUND in vars(client) and ClusterNodes.of(client) is None:
+        nodes = cluster_of(client)
+        with suppress(RedisError):  # the user may not read it
+            nodes.slots = read_slots(slots_reply(client), nodes.own)
 
 
 def renew(nodes: ClusterNodes) -> None:
     """Read the map again, if a node has not answered for a while."""
     if nodes.is_due():
-        read_map(nodes, nodes.slots.nodes)
+        read_map(nodes, nodes.to_ask())
 
 
 def perform_at_nodes(ask: Ask, perform: Any, answer: Answer | None = None) -> Answer:
@@ -56,6 +82,7 @@ def perform_at_nodes(ask: Ask, perform: Any, answer: Answer | None = None) -> An
         answer = perform(ask)
         assert answer is not None
         if first_moved(answer) is None:
+            look(client)
             return answer
     gathered = Gathered(ask)
     if answer is not None:
@@ -69,11 +96,10 @@ def perform_at_nodes(ask: Ask, perform: Any, answer: Answer | None = None) -> An
         assert nodes is not None
         renew(nodes)
         for part in parts_of(ask, gathered.missing, nodes):
-            gathered.take(part, perform(part.ask))
-    answer = gathered.answer()
-    if nodes is not None and answer.error is not None:
-        nodes.note_failed()
-    return answer
+            found = perform(part.ask)
+            nodes.note(part.ask.server.client, found)
+            gathered.take(part, found)
+    return gathered.answer()
 
 
 def execute_at_node(client: Any, words: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -86,13 +112,18 @@ def execute_at_node(client: Any, words: Sequence[Any], options: dict[str, Any]) 
             renew(nodes)
             at = nodes.of_words(words)
         try:
-            return redis_client.execute_command(at, *words, **options)
+            reply = redis_client.execute_command(at, *words, **options)
         except MovedError as error:
             moved = error
-        except RedisConnectionError:
+        except (RedisConnectionError, RedisTimeoutError):
             if nodes is not None:
-                nodes.note_failed()
+                nodes.note_failed(at)
             raise
+        except ResponseError as error:
+            raise (error if nodes is None else nodes.noted(at, error)) from None
+        else:
+            look(client)
+            return reply
         nodes = learn(client, moved)
         nodes.refuse_several([words])
     raise moved
@@ -156,6 +187,7 @@ def execute_queued(pipe: Any, execute: Any, *, raise_on_error: bool) -> list[Any
         renew(nodes)
         execute_at_nodes(pipe, nodes, commands, left, replies)
         left = [number for number in left if isinstance(replies[number], MovedError)]
+    look(home)
     if raise_on_error:
         pipe.raise_first_error(commands, replies)
     return replies
@@ -186,14 +218,13 @@ def execute_at_nodes(
                 try:
                     reply = pipe.parse_response(connections[client], words[0], **options)
                 except ResponseError as error:
-                    reply = error
+                    reply = nodes.noted(client, error)
                 replies[number] = reply
             client.connection_pool.release(connections.pop(client))
     finally:  # not read to the end
         nodes_left = list(connections.items())
-        if nodes_left:
-            nodes.note_failed()
         for client, connection in nodes_left:
+            nodes.note_failed(client)
             connection.disconnect()
             client.connection_pool.release(connection)
 
@@ -212,7 +243,11 @@ def execute_at_once(pipe: Any, execute: Any, *, raise_on_error: bool) -> list[An
             replies: list[Any] = execute(raise_on_error)
         except MovedError as error:
             moved = error
+        except (RedisConnectionError, RedisTimeoutError, ClusterDownError):
+            note_lost(pipe, nodes)
+            raise
         else:
+            look(home)
             return replies
         nodes = learn(home, moved)
         if is_watching:
@@ -234,9 +269,18 @@ def watch_at_node(pipe: Any, send: Any, words: Sequence[Any]) -> Any:
             return send()
         except MovedError as error:
             moved = error
+        except (RedisConnectionError, RedisTimeoutError, ClusterDownError):
+            note_lost(pipe, nodes)
+            raise
         pipe.reset()
         learn(home, moved)
     raise moved
+
+
+def note_lost(pipe: Any, nodes: ClusterNodes | None) -> None:
+    """The node of a pipeline does not answer."""
+    if nodes is not None:
+        nodes.note_failed(nodes.of_pool(pipe.connection_pool))
 
 
 def of_first_key(nodes: ClusterNodes, commands: Sequence[Any]) -> Any:

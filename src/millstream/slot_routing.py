@@ -53,11 +53,15 @@ def slot_of(key: bytes) -> int:
 
 
 class SlotNodes:
-    """The node of each slot. It never changes: there is a new one after MOVED."""
+    """The node of each slot. It never changes: there is a new one after MOVED. `nodes` serve slots;
+    `replicas` know the map, too."""
 
-    def __init__(self, rows: Sequence[tuple[int, int, Address]]) -> None:
+    def __init__(
+        self, rows: Sequence[tuple[int, int, Address]], replicas: Sequence[Address] = ()
+    ) -> None:
         """`rows` are the first and the last slot of each range, and its node."""
         self.nodes = tuple(dict.fromkeys(node for _, _, node in rows))
+        self.replicas = tuple(dict.fromkeys(replicas))
         self._owners: list[Address | None] = [None] * SLOTS
         for first, last, node in rows:
             self._owners[first : last + 1] = [node] * (last + 1 - first)
@@ -70,7 +74,7 @@ class SlotNodes:
         """The same map with another node for a slot, as MOVED names it."""
         if self._owners[slot] == node:
             return self
-        changed = SlotNodes([])
+        changed = SlotNodes([], self.replicas)
         changed.nodes = tuple(dict.fromkeys([*self.nodes, node]))
         changed._owners = [*self._owners[:slot], node, *self._owners[slot + 1 :]]
         return changed
@@ -78,12 +82,14 @@ class SlotNodes:
 
 def read_slots(reply: Any, asked: Address) -> SlotNodes:
     """The map in a reply to CLUSTER SLOTS. A node without a name is the one that was asked."""
-    return SlotNodes(
-        [
-            (int(first), int(last), Address(_text(primary[0]) or asked.host, int(primary[1])))
-            for first, last, primary, *_ in reply
+    rows, replicas = [], []
+    for first, last, *nodes in reply:
+        primary, *others = [
+            Address(_text(name) or asked.host, int(port)) for name, port, *_ in nodes
         ]
-    )
+        rows.append((int(first), int(last), primary))
+        replicas += others
+    return SlotNodes(rows, replicas)
 
 
 def moved_to(moved: MovedError, asked: Address) -> Address:
