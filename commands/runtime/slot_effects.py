@@ -31,6 +31,9 @@ _ALL = 2**31
 
 # ---------------------------------------------------------------- the state of slots
 
+# An effect is recorded before the state changes: requests that waited for the slots may run then,
+# and theirs have to follow it.
+
 
 @effect(IMPORT, keys=())
 def apply_import(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
@@ -52,10 +55,11 @@ def note_import(keyspace: Keyspace, effects: Effects, made: Import) -> None:
     the slots of the import change."""
     slots = ranges_text(checked_ranges(made.ranges))
     effects.require_room(EFFECT_BYTES + len(slots))
-    keyspace.slot_states.begin_import(made)
+    keyspace.slot_states.check_import(made)
     copied = () if made.copied < 0 else (made.copied,)
     words = made.id.encode(), slots, made.shard.encode(), made.history.encode(), made.number
     effects.record(-1, IMPORT, *words, *copied)
+    keyspace.slot_states.begin_import(made)
 
 
 @effect(LEAVE, keys=())
@@ -69,8 +73,9 @@ def note_left(keyspace: Keyspace, effects: Effects, move: str, ranges: Ranges) -
     """Serve these slots no longer. ValueError if another move has one of them."""
     slots = ranges_text(checked_ranges(ranges))
     effects.require_room(EFFECT_BYTES + len(slots))
-    keyspace.slot_states.leave(move, parse_ranges(slots))
+    keyspace.slot_states.check_new(move, ranges)
     effects.record(-1, LEAVE, move.encode(), slots)
+    keyspace.slot_states.leave(move, ranges)
 
 
 @effect(STAY, keys=())
@@ -83,8 +88,9 @@ def apply_stay(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
 def note_stay(keyspace: Keyspace, effects: Effects, move: str) -> None:
     """Serve the slots of a departure again. ValueError if there is none."""
     effects.require_room(EFFECT_BYTES)
-    keyspace.slot_states.stay(move)
+    keyspace.slot_states.check_left(move)
     effects.record(-1, STAY, move.encode())
+    keyspace.slot_states.stay(move)
 
 
 @effect(OWN, keys=())
@@ -97,8 +103,9 @@ def apply_own(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
 def note_owned(keyspace: Keyspace, effects: Effects, move: str) -> None:
     """Serve the slots of an import. ValueError if there is none."""
     effects.require_room(EFFECT_BYTES)
-    keyspace.slot_states.own(move)
+    keyspace.slot_states.check_arriving(move)
     effects.record(-1, OWN, move.encode())
+    keyspace.slot_states.own(move)
 
 
 @effect(DROPSLOTS, keys=())
@@ -113,8 +120,8 @@ def note_dropped(keyspace: Keyspace, effects: Effects, move: str) -> None:
     states = keyspace.slot_states
     if move in states.imports or move in states.left:
         effects.require_room(EFFECT_BYTES)
-        states.drop(move)
         effects.record(-1, DROPSLOTS, move.encode())
+        states.drop(move)
 
 
 # ---------------------------------------------------------------- the keys that are copied

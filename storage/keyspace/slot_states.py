@@ -83,34 +83,29 @@ class SlotStates:
     def begin_import(self, made: Import) -> None:
         """Begin an import, or note its progress. ValueError if another move has one of the slots,
         or if the slots of the import change."""
-        known = self.imports.get(made.id)
-        if known is not None:
-            if known.ranges != made.ranges:
-                raise ValueError(f"the import {made.id} has other slots")
-            self.imports[made.id] = made
-            return
-        slots = self._unused(made.id, made.ranges)
-        self._finish_freeing(slots)
+        self.check_import(made)
+        is_new = made.id not in self.imports
+        if is_new:
+            self._finish_freeing(set(slots_of(made.ranges)))
         self.imports[made.id] = made
-        self._changed()
+        if is_new:
+            self._changed()
 
     def leave(self, move: str, ranges: Ranges) -> None:
         """Serve these slots no longer. ValueError if another move has one of them."""
-        self._unused(move, ranges)
+        self.check_new(move, ranges)
         self.left[move] = Departure(move, ranges)
         self._changed()
 
     def stay(self, move: str) -> None:
         """Serve the slots of a departure again. ValueError if there is none with this ID."""
-        if move not in self.left:
-            raise ValueError(f"no slots have left with the move {move}")
+        self.check_left(move)
         self._show(self.left.pop(move).ranges)
 
     def own(self, move: str) -> None:
         """Serve the slots of an import, which is complete. ValueError if there is none with this
         ID."""
-        if move not in self.imports:
-            raise ValueError(f"there is no import {move}")
+        self.check_arriving(move)
         self._show(self.imports.pop(move).ranges)
 
     def drop(self, move: str) -> None:
@@ -150,15 +145,32 @@ class SlotStates:
     def _moves(self) -> list[Import | Departure]:
         return [*self.imports.values(), *self.left.values()]
 
-    def _unused(self, move: str, ranges: Ranges) -> set[int]:
-        """The slots of a new move; ValueError if another one has one of them."""
+    def check_import(self, made: Import) -> None:
+        """ValueError unless `begin_import` is possible."""
+        known = self.imports.get(made.id)
+        if known is None:
+            self.check_new(made.id, made.ranges)
+        elif known.ranges != made.ranges:
+            raise ValueError(f"the import {made.id} has other slots")
+
+    def check_new(self, move: str, ranges: Ranges) -> None:
+        """ValueError if there is this move already, or another one has one of its slots."""
         slots = set(slots_of(ranges))
         if move in self.imports or move in self.left:
             raise ValueError(f"the move {move} is known already")
         for other in self._moves():
             if not slots.isdisjoint(slots_of(other.ranges)):
                 raise ValueError(f"the moves {move} and {other.id} have slots in common")
-        return slots
+
+    def check_left(self, move: str) -> None:
+        """ValueError unless slots have left with this move."""
+        if move not in self.left:
+            raise ValueError(f"no slots have left with the move {move}")
+
+    def check_arriving(self, move: str) -> None:
+        """ValueError unless there is this import."""
+        if move not in self.imports:
+            raise ValueError(f"there is no import {move}")
 
     def _show(self, ranges: Ranges) -> None:
         """Serve these slots, and do what was set aside for their keys."""

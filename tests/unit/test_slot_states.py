@@ -432,6 +432,18 @@ def test_clients_see_the_keys_of_slots_that_are_served(seed: int) -> None:
     assert model.contents(model.node.replayed()) == there
 
 
+def test_requests_that_waited_follow_the_effect(node: Node) -> None:
+    """They may run as soon as their slot is served."""
+    node.leave()
+    node.keyspace.on_slots_hidden = lambda: node.client.send("SET {h}later v")
+    note_stay(*node.states, MOVE)
+    node.settle()
+    names = [
+        words[0] for one in node.persistence.payloads[-2:] for _, words, _ in split_effects(one)
+    ]
+    assert [name for name in names if name in (b"STAY", b"SET")] == [b"STAY", b"SET"]
+
+
 def test_moves_with_a_slot_in_common_are_refused(node: Node) -> None:
     node.leave()
     with pytest.raises(ValueError, match="slots in common"):
