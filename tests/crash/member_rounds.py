@@ -27,13 +27,14 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.support.client import ConnectionClosed, RawClient
 from tests.support.etcd import Etcd
-from tests.support.member_servers import MemberServers
+from tests.support.member_servers import MemberServers, ask
 from tests.support.namespaces import BRIDGE, Machine, cut, enter
 from tests.support.resp import Error, Reply, Simple
+from tests.support.waiting import wait_until
 
 STALE_S = 5.0  # cluster-lease and the node timeout
 FAULT_S = (0.5, 4.0)
@@ -171,19 +172,27 @@ class MemberRounds:
             for address in (BRIDGE, *(other.address for other in self.machines)):
                 if address != machine.address:
                     machine.find(address)
-        primary = self.servers.wait_for_followers(QUIET_S)
+        self.servers.wait_for_followers(QUIET_S)
         for client in clients:
             client.stop()
-        with RawClient(primary.port, host=primary.host) as connection:
-            rows = connection.call("XRANGE", stream, "-", "+")
-            assert isinstance(rows, list)
-            found = {parsed(row[0]): row[1][1] for row in rows}
-            appends = [append for client in clients for append in client.appends]
-            check(appends, [read for client in clients for read in client.reads], found)
-            ends = sorted(append.answered_s for append in appends)
-            self.gaps_s.append(max((b - a for a, b in pairwise(ends)), default=0))
+        rows = self._entries(stream)
+        found = {parsed(row[0]): row[1][1] for row in rows}
+        appends = [append for client in clients for append in client.appends]
+        check(appends, [read for client in clients for read in client.reads], found)
+        ends = sorted(append.answered_s for append in appends)
+        self.gaps_s.append(max((b - a for a, b in pairwise(ends)), default=0))
         self.counts["appends"] = self.counts.get("appends", 0) + len(appends)
         self.counts["reads"] = self.counts.get("reads", 0) + sum(len(c.reads) for c in clients)
+
+    def _entries(self, stream: str) -> list[Any]:
+        """Of the primary: it may change once more, after a request of a member from before."""
+        rows = wait_until(
+            lambda: ask(self.servers.wait_for_followers(QUIET_S), "XRANGE", stream, "-", "+"),
+            lambda reply: isinstance(reply, list),
+            "the entries",
+        )
+        assert isinstance(rows, list)
+        return rows
 
     # Faults. Each returns what ends it.
 
