@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Protocol, cast
 
 from millstream.commands.table.registry import Command
@@ -48,6 +49,7 @@ from millstream.server.protocol.resp import Limits, encode_reply
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
 LOCAL = "127.0.0.1"
+IS_FULL = attrgetter("is_full")  # of a connection to a node
 REFUSED = "-ERR %s is not served by the gateway: connect to a node\r\n"
 NOT_IN_MULTI = "-ERR %s in a transaction is not served by the gateway\r\n"
 
@@ -160,7 +162,13 @@ class Client(asyncio.Protocol):
         self._is_working = True
         host, reader, order, sending = self._host, self._reader, self._order, self._sending
         while not self._is_held():
-            while (node := reader.next()) >= 0 or node == SPREAD:
+            node = reader.next()
+            if node == ENDED and self._more:
+                data = self._more[0] if len(self._more) == 1 else b"".join(self._more)
+                self._more.clear()
+                reader.feed(data)
+                node = reader.next()
+            while node >= 0 or node == SPREAD:
                 host.requests += reader.count
                 if node == SPREAD:
                     sending.send_spread(reader.spread)
@@ -168,15 +176,12 @@ class Client(asyncio.Protocol):
                     sending.send(node, reader.raw, reader.count)
                 if len(order) >= sending.order_max:
                     break
+                node = reader.next()
             if node == WORDS:
                 self._host.requests += 1
                 self._decide()
-            elif node == ENDED:
-                if not self._more:
-                    break
-                data = self._more[0] if len(self._more) == 1 else b"".join(self._more)
-                self._more.clear()
-                self._reader.feed(data)
+            elif node == ENDED and not self._more:
+                break
             elif node == INVALID:
                 self._answer(encode_error(self._reader.error))
                 self._is_ending = True
@@ -203,7 +208,7 @@ class Client(asyncio.Protocol):
             or self._is_alone
             or self._deferred is not None
             or len(self._order) >= self._sending.order_max
-            or any(upstream.is_full for upstream in self.upstreams.values())
+            or any(map(IS_FULL, self.upstreams.values()))
         )
 
     def _end_alone(self) -> None:

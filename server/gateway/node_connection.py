@@ -219,7 +219,8 @@ class NodeConnection(asyncio.Protocol):
         return (
             self._is_choked
             or self.is_retiring
-            or max(self._out_bytes, self.kept_bytes) > WAITING_MAX_BYTES
+            or self._out_bytes > WAITING_MAX_BYTES
+            or self.kept_bytes > WAITING_MAX_BYTES
         )
 
     @property
@@ -434,9 +435,10 @@ class NodeConnection(asyncio.Protocol):
     def update_reading(self) -> None:
         """Stop reading while the client does not read, or while too much waits for the replies of
         other nodes. The node of the next reply is read."""
-        if self._transport is None or self._has_ended:
-            return
         client = self._client
+        is_usual = not client.is_slow and client.kept.size_bytes <= WAITING_MAX_BYTES
+        if self._transport is None or self._has_ended or (is_usual and not self._is_paused):
+            return
         is_too_early = (
             client.kept.size_bytes > WAITING_MAX_BYTES
             and bool(self.expected)
