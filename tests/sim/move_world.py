@@ -387,6 +387,9 @@ class MoveWorld(World):
     def _nothing(self) -> None:
         pass
 
+    def _lose_store(self) -> None:
+        """Not here: the records of moves cannot be written again from what nodes know."""
+
     def _write(self, slot: int = -1) -> None:
         slot = slot if slot >= 0 else self.chance.choice(SLOTS)
         serving = [
