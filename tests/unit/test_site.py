@@ -124,13 +124,17 @@ def test_the_compose_files_of_clusters_start_what_exists(tmp_path: Path) -> None
         assert done.returncode == 0, done.stderr
     for one in (node, members["member1"], members["member2"], members["member3"]):
         assert (one["read_only"], one["cap_drop"]) == (True, ["ALL"])
-    init = members["init"]
-    options = dict(zip(init["command"][::2], init["command"][1::2], strict=True))
-    text = subprocess.run(
-        [BIN / init["entrypoint"][0], *init["entrypoint"][1:], "--help"],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert [option for option in options if option not in text] == []
+    unit = (ROOT / "deploy" / "millstream-gateway.service").read_text()
+    (line,) = re.findall(r"^ExecStart=/opt/millstream/bin/millstream gateway (.*)$", unit, re.M)
+    for program, words in (
+        *((one["entrypoint"], one["command"]) for one in (members["init"], members["gateway"])),
+        (members["gateway"]["entrypoint"], line.split()),
+    ):
+        options = dict(zip(words[::2], words[1::2], strict=True))
+        text = subprocess.run(
+            [BIN / program[0], *program[1:], "--help"], capture_output=True, text=True, check=True
+        ).stdout
+        assert [option for option in options if option not in text] == []
 
 
 def test_the_workflows_run_existing_commands() -> None:

@@ -20,7 +20,8 @@ from millstream.server.process import BETWEEN_S, Supervision
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "millstream.service"
-UNITS = (UNIT.name, "millstream-backup.service", "millstream-backup.timer")
+GATEWAY_UNIT = "millstream-gateway.service"
+UNITS = (UNIT.name, "millstream-backup.service", "millstream-backup.timer", GATEWAY_UNIT)
 REDIS_UNIT = Path("/lib/systemd/system/redis-server.service")  # of Debian's package
 NewServer = Callable[..., Server]
 
@@ -256,8 +257,8 @@ def exposure(unit: Path) -> float:
 
 def test_the_unit_exposes_less_than_the_unit_of_redis_in_debian(tmp_path: Path) -> None:
     assert exposure(installed_unit(tmp_path)) < exposure(REDIS_UNIT)
-    backup = installed_unit(tmp_path, ROOT / "deploy" / UNITS[1])
-    assert exposure(backup) < exposure(REDIS_UNIT)
+    for name in (UNITS[1], GATEWAY_UNIT):
+        assert exposure(installed_unit(tmp_path, ROOT / "deploy" / name)) < exposure(REDIS_UNIT)
 
 
 def test_the_drop_in_makes_a_cluster_of_the_unit(tmp_path: Path) -> None:
