@@ -144,6 +144,7 @@ class ServerConnection:
             self._clients: dict[Node, Any] = {}
             self._is_by_slot = False
             self._is_alone = False
+            self._is_old = False  # the map: another node may have slots of one that failed
             self._failed: set[Any] = set()  # clients of nodes, until the map is read again
         except (ValueError, TypeError) as error:
             reason = url_reason_of(error)
@@ -469,9 +470,13 @@ class ServerConnection:
         while True:
             pause_s = backoff.next_s()
             try:
+                if self._is_old:
+                    self._is_old = False
+                    self._read_map(self._known())
                 self._look()
                 return attempt()
             except (*_PASSING, *_NOT_SERVED) as error:
+                self._is_old = self._slots is not None or bool(self.address.nodes)
                 if not self._persistent:
                     raise self._unreachable(error, waited_s=0) from error
                 if _is_lasting(error) or time.monotonic() + pause_s > end_s:
@@ -484,8 +489,6 @@ class ServerConnection:
             except redis.RedisError as error:
                 raise ServerError(f"the server at {self.address} answered: {error}") from error
             time.sleep(pause_s)
-            if self._slots is not None or self.address.nodes:
-                self._read_map(self._known())  # another node may have the slots of this one
 
     def _unreachable(self, error: redis.RedisError, waited_s: int) -> ServerError:
         if isinstance(error, _REFUSED):
