@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from millstream.server.cluster.store.store import Store
 from millstream.server.cluster.store.store_opening import StoreSettings
 from millstream.server.cluster.store_cli import run_with_store
 from millstream.server.cluster.store_recovery import (
+    CHOICES,
     NodeAnswer,
     Recovery,
     Unrecoverable,
@@ -94,7 +96,7 @@ def _ask(url: str, cluster: str, timeout_s: float) -> NodeAnswer:
 
 async def _write(store: Store, answers: Sequence[NodeAnswer], lost: Sequence[str]) -> Recovery:
     try:
-        found = recover(answers, await store.read(), lost)
+        found = recover(answers, await store.read(), lost, random.randrange(CHOICES))
     except (Unrecoverable, RecordError) as problem:
         raise CliError(f"{problem}. Nothing is written") from None
     if not (await store.commit(found.compares, found.changes)).done:

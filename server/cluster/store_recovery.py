@@ -44,8 +44,9 @@ from millstream.server.cluster.store.records import (
 )
 from millstream.server.cluster.store.store import Change, Compare, Contents
 
-# A member that was taken for lost may have led later terms: none of them is used again.
-TERM_GAP = 1000
+# A member that was taken for lost may have led later terms, also after another recovery: none of
+# them is used again.
+TERM_GAP = CHOICES = 1000
 
 
 class Unrecoverable(Exception):
@@ -76,10 +77,10 @@ class Recovery(NamedTuple):
 
 
 def recover(
-    answers: Sequence[NodeAnswer], stored: Contents, lost: Collection[str] = ()
+    answers: Sequence[NodeAnswer], stored: Contents, lost: Collection[str] = (), chosen: int = 0
 ) -> Recovery:
-    """`stored` is what etcd has now, and `lost` are the members whose data is lost. Unrecoverable
-    if something that was confirmed could be lost."""
+    """`stored` is what etcd has now, and `lost` are the members whose data is lost. `chosen` is a
+    random number below CHOICES. Unrecoverable if something that was confirmed could be lost."""
     _refuse_copies(answers)
     views = {one.node: view_of(one.seen) for one in answers if one.seen is not None}
     if not views:
@@ -95,7 +96,7 @@ def recover(
     missing = {row[2] for row in newest.ranges} - set(names)
     if missing:
         raise Unrecoverable(f"no node knows the members of the shards {', '.join(missing)}")
-    shards = {name: _ShardRecovery(name, found, known, lost).record() for name in names}
+    shards = {name: _ShardRecovery(name, found, known, lost).record(chosen) for name in names}
     users = _users_in(answers, stored)
     changes = [
         Change(CONFIG, encode(Format(VERSION))),
@@ -209,7 +210,7 @@ class _ShardRecovery:
     def _refusal(self, text: str) -> Unrecoverable:
         return Unrecoverable(f"shard {self._name}: {text}")
 
-    def record(self) -> ShardRecord:
+    def record(self, chosen: int) -> ShardRecord:
         """The new record. Unrecoverable if it could lose something that was confirmed."""
         newest = self._newest
         for node, answer in self._answers.items():
@@ -225,7 +226,7 @@ class _ShardRecovery:
             assert answer.last is not None
             terms += [answer.promised, answer.last.term]
         primary = "" if newest.durable else self._best()
-        return newest._replace(term=max(terms) + TERM_GAP, primary=primary)
+        return newest._replace(term=max(terms) + TERM_GAP * (1 + chosen), primary=primary)
 
     def _require_certain(self) -> None:
         newest = self._newest

@@ -62,7 +62,7 @@ from millstream.server.cluster.store.records import (
 )
 from millstream.server.cluster.store.seen_store import contents_of, values_to_keep
 from millstream.server.cluster.store.store import Change, Commit, Contents, LeaseEnded
-from millstream.server.cluster.store_recovery import NodeAnswer, Unrecoverable, recover
+from millstream.server.cluster.store_recovery import CHOICES, NodeAnswer, Unrecoverable, recover
 
 # Members of the shard, and how many besides the primary must have each frame.
 SIZES = ((3, 1), (3, 1), (3, 0), (1, 0), (2, 1), (5, 2), (2, 0))
@@ -541,6 +541,7 @@ class World:
         self.full_disks = chance.choice([0, 0, 0.1])
         # Without N, two primaries are only kept apart by leases, which a backup has not.
         self.restores = 0.3 if self.durable and chance.random() < 0.3 else 0
+        self.losses = 0.1  # of the store
         self.may_lose = self.durable > 0  # members that are lost for ever, as an operator says
         self.cut: set[frozenset[str]] = set()
         self.store_cut: set[str] = set()
@@ -657,7 +658,7 @@ class World:
             (0.5, self._crash), (0.4, self._freeze_or_thaw), (0.1, self._ask_for_change),
             (0.3, self.heal), (0.6, self._isolate_primary), (1, self._suspend_candidate),
             (0.3, self._restart_without_store),
-            (self.restores, self._restore_store), (0.1, self._lose_store),
+            (self.restores, self._restore_store), (self.losses, self._lose_store),
             (1, self._recover_some),
         ]  # fmt: skip
         event = self.chance.choices([e for _, e in kinds], [w for w, _ in kinds])[0]
@@ -787,7 +788,7 @@ class World:
         """`millstream cluster init --from-nodes`."""
         answers = [node.run.answer_seen() for node in asked]
         try:
-            found = recover(answers, self.store.read(), lost)
+            found = recover(answers, self.store.read(), lost, self.chance.randrange(CHOICES))
         except Unrecoverable as problem:
             self.note(f"operator is-refused {problem}")
             return False

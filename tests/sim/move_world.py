@@ -329,6 +329,7 @@ class MoveWorld(World):
         self.names = SHARDS[: self.chance.choice([2, 3])]
         self.trouble = self.chance.choice([0, 0.3, 0.6])
         self.restores = 0  # a backup may have a move that has gone on since
+        self.losses = 0  # of the store, which has the moves
         self.moves = 0
         self._seen: dict[str, frozenset[str]] = {}  # what each write has seen in its slot
         self._slots: dict[int, list[Confirmed]] = {slot: [] for slot in SLOTS}

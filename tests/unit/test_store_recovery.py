@@ -102,6 +102,7 @@ def test_all_members_are_enough() -> None:
 def test_a_primary_that_confirms_and_one_more_are_enough() -> None:
     serving = answer(B, NEW, leads=5, confirming=1)
     assert shard_of(recover([serving, answer(C, OLD)], EMPTY)).term == 5 + TERM_GAP
+    assert shard_of(recover([serving, answer(C, OLD)], EMPTY, (), 3)).term == 5 + 4 * TERM_GAP
     refused(serving, why=f"2 of its members have to answer, and 1 do. Ask also {A}, {C} (10.0.0.3")
     alone = serving._replace(confirming=0)
     refused(alone, answer(A, OLD), why=f"term 5 is its newest one. Ask also {C} (10.0.0.3:6455)")
