@@ -29,7 +29,7 @@ _COMMANDS = frozenset(_COMMAND_NAMES.split())
 _SUBCOMMAND_NAMES = """
     client|caching client|tracking client|trackinginfo cluster|addslots cluster|addslotsrange
     cluster|delslots cluster|delslotsrange cluster|flushslots cluster|forget cluster|meet
-    cluster|migration cluster|replicate cluster|reset cluster|set-config-epoch cluster|setslot
+    cluster|replicate cluster|reset cluster|set-config-epoch cluster|setslot
     cluster|slot-stats cluster|syncslots function|delete function|dump function|kill function|list
     function|load function|restore function|stats module|load module|loadex module|unload
     script|debug

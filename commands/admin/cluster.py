@@ -7,30 +7,38 @@ are refused. Outside a cluster, all of these commands reply that there is none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from millstream.commands.generic.databases import KEYS_AT_ONCE, in_parts
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import (
     OK,
+    BlockedRead,
     LongReply,
     Simple,
     Verbatim,
+    Wait,
 )
 from millstream.commands.table.containers import Container, help_lines, unknown_subcommand
 from millstream.commands.table.registry import CommandGroup, refuse
-from millstream.errors import SYNTAX, CommandError, refused_in_cluster, shown
+from millstream.errors import SYNTAX, CommandError, refused_in_cluster, shown, wrong_arity
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
 
 if TYPE_CHECKING:
+    from millstream.commands.admin.acl import Outcome
     from millstream.commands.later.node_row import NodeRow
+
+T = TypeVar("T")
 
 command = CommandGroup("cluster", "@connection", since="3.0.0")
 
 KEYS_MAX = 100_000  # of one reply
 NO_CLUSTER = "ERR This instance has cluster support disabled"
 INT64_MAX = 2**63 - 1
+UNKNOWN_WORD = "ERR unknown argument"
+STILL_ORDERING = "ERR the order has not ended yet: see CLUSTER MIGRATION STATUS ALL"
 
 
 class NodeView(Protocol):
@@ -70,6 +78,31 @@ class NodeView(Protocol):
 
     def stand(self, is_forced: bool) -> None:
         """Asks for an election of this node. CommandError if that is impossible."""
+
+    @property
+    def moving(self) -> SlotMoves | None:
+        """The moves of slots to and from its shard; None where slots do not move."""
+
+
+class SlotMoves(Protocol):
+    """Slots that move to and from the shard of this node. An order begins, and when its reply is
+    there, the wait of the client ends. CommandError if it is impossible."""
+
+    @property
+    def running(self) -> int:
+        """The number of moves that have not ended."""
+
+    def status(self, move: str) -> list[dict[bytes, object]]:
+        """Descriptions of all moves, or of the one with this ID."""
+
+    def order(self, client_id: int, ranges: tuple[tuple[int, int], ...]) -> Outcome:
+        """Moves slots to this shard; the reply is the ID of the move."""
+
+    def cancel(self, client_id: int, move: str) -> Outcome:
+        """Ends the move with this ID, or all; the reply is their number."""
+
+    def stop_at(self, words: list[str]) -> None:
+        """Lets moves and elections stop at these steps, and continue otherwise."""
 
 
 class ClusterHost(Protocol):
@@ -285,7 +318,11 @@ def cluster_info(ctx: Context[ClusterHost], args: Args) -> object:
         "stats_messages_sent": 0,
         "stats_messages_received": 0,
     }
-    ours = {"lease_ms": node.lease_ms, "etcd": node.etcd, "moves": 0}
+    ours = {
+        "lease_ms": node.lease_ms,
+        "etcd": node.etcd,
+        "moves": node.moving.running if node.moving else 0,
+    }
     lines = [f"cluster_{name}:{value}" for name, value in fields.items()]
     lines.append("total_cluster_links_buffer_limit_exceeded:0")
     lines += [f"cluster_{name}:{value}" for name, value in ours.items()]
@@ -450,6 +487,88 @@ def cluster_failover(ctx: Context[ClusterHost], args: Args) -> object:
     return OK
 
 
+# Moves of slots
+
+
+class OrderWait(BlockedRead):
+    """The wait for the reply to an order about moves."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.keys = []
+        self.outcome = outcome
+        outcome.is_waited = True
+
+    def timeout_reply(self, ctx: Context) -> object:
+        found = self.outcome.reply
+        return CommandError(STILL_ORDERING) if found is None else found
+
+    def ended(self, ctx: Context) -> None:
+        self.outcome.is_waited = False
+
+
+@cluster_command(
+    "MIGRATION <subcommand: <import: IMPORT start-slot:integer end-slot:integer "
+    "[start-slot:integer end-slot:integer ...]> | <cancel: CANCEL <ID task-id | ALL>> | "
+    "<status: STATUS <ID task-id | ALL>>>",
+    "admin no_async_loading audited nondeterministic_output",
+    since="8.4.0",
+    complexity="O(N), N the number of slots",
+)
+def cluster_migration(ctx: Context[ClusterHost], args: Args) -> object:
+    """Moves slots between shards while clients use them.
+
+    IMPORT moves slots to the shard of this node, which must be its primary; all of them belong to
+    one other shard. The reply is the ID of the move, which begins. CANCEL ends a move, or all, to
+    this shard, and replies with their number; slots that have moved stay. STATUS replies with a map
+    for each move to and from this shard: `id`, `slots`, `source` and `dest` (the primaries),
+    `operation` (import or migrate), `state` (planned, copying, handing, moved, completed, canceled,
+    failed), `last_error`, `retries`, the times `create_time`, `start_time` and `end_time`, and
+    `write_pause_ms`, for which the slots were not served. Only nodes of clusters in etcd move
+    slots.
+    """
+    moving = _node(ctx).moving
+    if moving is None:
+        raise CommandError(refused_in_cluster("CLUSTER MIGRATION"))
+    word = args.take().upper()
+    if word == b"IMPORT":
+        return _ordered(ctx, moving.order, _take_ranges(args))
+    if word not in (b"CANCEL", b"STATUS"):
+        raise CommandError(UNKNOWN_WORD)
+    which = args.take().upper()
+    if which not in (b"ID", b"ALL"):
+        raise CommandError(UNKNOWN_WORD)
+    if args.remaining != (which == b"ID"):
+        raise wrong_arity("cluster|migration")
+    move = args.take().decode("ascii", "replace") if which == b"ID" else ""
+    if word == b"STATUS":
+        return moving.status(move) if which == b"ALL" or move else []
+    if which == b"ID" and not move:
+        return 0
+    return _ordered(ctx, moving.cancel, move)
+
+
+def _ordered(ctx: Context[ClusterHost], order: Callable[[int, T], Outcome], about: T) -> object:
+    if not ctx.may_block:
+        raise CommandError("ERR slots cannot be moved in a transaction")
+    return Wait(OrderWait(order(ctx.session.id, about)), 0)
+
+
+def _take_ranges(args: Args) -> tuple[tuple[int, int], ...]:
+    if args.remaining == 0 or args.remaining % 2:
+        raise wrong_arity("cluster|migration")
+    found = []
+    while args.remaining:
+        first, last = args.take(), args.take()
+        if not all(word.isdigit() and int(word) < CLUSTER_SLOTS for word in (first, last)):
+            raise CommandError("ERR Invalid or out of range slot")
+        if int(first) > int(last):
+            raise CommandError(
+                f"ERR start slot number {int(first)} is greater than end slot number {int(last)}"
+            )
+        found.append((int(first), int(last)))
+    return tuple(found)
+
+
 # The subcommands with which Redis' tools change a cluster, and those of its nodes, with their
 # arity. A request with the wrong number of words is refused before MULTI queues it.
 REFUSED = {
@@ -465,7 +584,7 @@ REFUSED = {
     "set-config-epoch": 3,
     "setslot": -4,
 }
-UNKNOWN = {"migration": -4, "slot-stats": -4, "syncslots": -3}
+UNKNOWN = {"slot-stats": -4, "syncslots": -3}
 
 
 def cluster_refused(ctx: Context[ClusterHost], args: Args) -> object:

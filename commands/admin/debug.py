@@ -32,6 +32,7 @@ Handler = Callable[["Context", Words], object]
 
 
 if TYPE_CHECKING:
+    from millstream.commands.admin.cluster import NodeView
 
     class JournalDirective(Protocol):
         appendonly: bool
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
         def config(self) -> JournalDirective: ...
         @property
         def persistence(self) -> LoadingState: ...
+        @property
+        def cluster(self) -> NodeView | None: ...
 
         def log(self, message: str) -> None: ...
 
@@ -84,6 +87,14 @@ def _loadaof(ctx: Context[DebugHost], words: Words) -> object:
 
 def _log(ctx: Context[DebugHost], words: Words) -> object:
     ctx.server.log(f"DEBUG LOG: {shown(words[0])}")
+    return OK
+
+
+def _cluster_stop(ctx: Context[DebugHost], words: Words) -> object:
+    node = ctx.server.cluster
+    if node is None or node.moving is None:
+        raise CommandError("ERR this server is no node of a cluster in etcd")
+    node.moving.stop_at([word.lower().decode("ascii", "replace") for word in words])
     return OK
 
 
@@ -228,6 +239,10 @@ def _nothing(ctx: Context, words: Words) -> object:
 # name -> (fewest words, most words or None, what to do, usage, what it does)
 Row = tuple[int, int | None, Handler, str, str]
 SUBCOMMANDS: dict[bytes, Row] = {
+    b"CLUSTER-STOP": (
+        0, None, _cluster_stop, "[<step> ...]",
+        "Stops moves of slots and elections at these steps; the others continue.",
+    ),
     b"DIGEST": (0, 0, _digest, "", "Returns a digest that shows whether two datasets are equal."),
     b"DIGEST-VALUE": (0, None, _digest_value, "<key> [<key> ...]", "The same for single values."),
     b"ERROR": (1, 1, _error, "<string>", "Returns an error with <string> as its message."),

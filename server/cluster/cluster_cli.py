@@ -13,6 +13,12 @@ from millstream.cli_error import CliError
 from millstream.errors import DataError, StartError, counted
 from millstream.seconds import Seconds
 from millstream.server.cluster.cluster_backup_cli import backup, restore
+from millstream.server.cluster.move_cli import (
+    add_shard_command,
+    drain_command,
+    move_command,
+    rebalance_command,
+)
 from millstream.server.cluster.recovery_cli import init_from_nodes, recovery_options
 from millstream.server.cluster.slot_map import read_map
 from millstream.server.cluster.store.records import MEMBERS_MAX, ShardChange
@@ -22,6 +28,7 @@ from millstream.server.cluster.store_cli import (
     create,
     has_all,
     look,
+    moves_of,
     reshape,
     rows_of,
     run_with_store,
@@ -118,7 +125,8 @@ def status(folder: Path | None, as_json: bool, **settings: str) -> None:
         is_complete = _show_machine(folder, as_json)
     else:
         found = run_with_store(StoreSettings(**settings), look)
-        click.echo(json.dumps(found) if as_json else "\n".join(_table([*rows_of(found)])))
+        lines = [*_table([*rows_of(found)]), *moves_of(found)]
+        click.echo(json.dumps(found) if as_json else "\n".join(lines))
         for warning in warnings_of(found):
             click.echo(f"millstream: warning: {warning}", err=True)
         is_complete = has_all(found)
@@ -250,6 +258,8 @@ def _reshape(change: ShardChange, shard: str, timeout_s: float, settings: dict[s
     click.echo(f"shard {name} has its new members")
 
 
+for _command in (move_command, rebalance_command, drain_command, add_shard_command):
+    cluster.add_command(_command)
 cluster.add_command(backup)
 cluster.add_command(restore)
 

@@ -41,6 +41,7 @@ from millstream.server.cluster.relay import Deliver, Sender
 from millstream.server.cluster.served_slots import ServedSlots
 from millstream.server.cluster.slot_map import new_id
 from millstream.server.cluster.slot_moves.move_links import MoveLinks
+from millstream.server.cluster.slot_moves.slot_moving import SlotMoving
 from millstream.server.cluster.states import (
     FAILED,
     LOADING,
@@ -59,6 +60,7 @@ from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.slot_check import SlotCheck
+from millstream.server.monitor.histogram import Histogram
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls_contexts import make_link_context
 from millstream.server.replication.link_connection import dial
@@ -116,6 +118,7 @@ class MemberNode:
         self._is_loading = is_loading
         self._readers: set[int] = set()  # clients that have sent READONLY
         self.moves: MoveLinks | None = None
+        self.moving: SlotMoving | None = None
         self._served = ServedSlots(
             self.slots, self.foreign_slot, lambda: config.cluster.handover_timeout * 1000
         )
@@ -178,6 +181,11 @@ class MemberNode:
         self.peers = Peers(
             self._secret, self.service.check, terms, self.service.describe, self.moves.leaving
         )
+        self.moving = SlotMoving(
+            self.service, self.moves, self._store, server.access.end_wait,
+            lambda: config.cluster.handover_timeout * 1000,
+            lambda: config.cluster.move_timeout * 1000,
+        )  # fmt: skip
         self._served.start(server, server.clients.by_id)
         self.relay = MemberRelay(self._secret, make_context, sender, loop)
         assert self.users is not None
@@ -187,6 +195,8 @@ class MemberNode:
     def stop(self) -> None:
         if self.service is not None:
             self.service.stop()
+        if self.moving is not None:
+            self.moving.stop()
         if self.relay is not None:
             self.relay.close()
         if self.users is not None:
@@ -318,7 +328,13 @@ class MemberNode:
             return None
         confirming = service.terms.confirming_members()
         return MemberFigures(
-            self.lease_ms, confirming, service.member.elections, service.etcd_errors
+            self.lease_ms,
+            confirming,
+            service.member.elections,
+            service.etcd_errors,
+            self._served.parked,
+            self.moves.moved_bytes if self.moves else 0,
+            self.moves.leaving.pauses if self.moves else Histogram(),
         )
 
     def count_nodes(self) -> dict[str, int]:

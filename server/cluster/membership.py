@@ -30,6 +30,7 @@ and stands for a higher one.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 
@@ -89,7 +90,7 @@ class Member:
     ended. `is_announced`: the store has had the address of this node. Before, another one may have
     the same ID, so this one takes no part. `seen` is what the store had when this node ran last,
     and `is_recalled`: it is the view now. `is_kept`: what the store has would be seen again.
-    `moves` decides about moves of slots; None: nothing moves.
+    `moves` decides about moves of slots. `stopped` are transactions that do not begin, for tests.
     """
 
     id: str
@@ -118,6 +119,7 @@ class Member:
         self.followed: Follow | None = None
         self.ordered_members: tuple[str, ...] = ()
         self.moves: MoveJudge | None = None
+        self.stopped: Collection[Purpose] = ()
         self._reshaping = Reshaping()
         self._changed_ms = 0  # when the term or the part changed
         self._heard_ms = 0  # when the followed primary was heard
@@ -366,8 +368,9 @@ class Member:
         return has_store and self.lease.id != 0 and self.writing is None
 
     def write(self, purpose: Purpose, compares: list[Compare], changes: list[Change]) -> None:
-        self.writing = purpose
-        self.actions.append(Write(purpose, compares, changes))
+        if purpose not in self.stopped:
+            self.writing = purpose
+            self.actions.append(Write(purpose, compares, changes))
 
     def _hold_lease(self, view: ClusterView) -> None:
         """Write that this node is the primary, for as long as its lease lasts. Without N, no

@@ -48,6 +48,7 @@ class ClusterNode:
         self.term = slot_map.term
         self.lease_ms, self.etcd = 0, "ok"  # there are neither
         self.figures: MemberFigures | None = None
+        self.moving = None  # slots do not move
         self.slots = SlotCheck(self)
         self.slots.own(shard.slots())
         self._config = config

@@ -78,6 +78,11 @@ class ServedSlots:
                 {slot for slot, (old, new) in enumerate(pairs) if old == shard != new}
             )
 
+    @property
+    def parked(self) -> int:
+        """The number of requests that wait."""
+        return 0 if self._check.parking is None else len(self._check.parking.clients)
+
     def hides(self, slot: int) -> bool:
         return slot in self._hidden
 

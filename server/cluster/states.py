@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from millstream.server.monitor.histogram import Histogram
+
 ONLINE, LOADING, FAILED = "online", "loading", "failed"
 
 
@@ -19,9 +21,13 @@ class NodeState(NamedTuple):
 class MemberFigures(NamedTuple):
     """Figures of a node of many machines, for the metrics: the time for which its lease lasts; the
     members that acknowledge its frames; the elections that it has asked for; the calls of etcd that
-    have failed."""
+    have failed; the requests that wait for slots that are being handed over; the bytes that it has
+    sent and received of moving slots; the times for which slots that left were not served."""
 
     lease_ms: int
     confirming_members: int
     elections: int
     etcd_errors: int
+    parked_requests: int
+    move_bytes: int
+    move_pauses: Histogram

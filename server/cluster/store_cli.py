@@ -14,6 +14,7 @@ from millstream.errors import counted
 from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.reshaping import reshaped
 from millstream.server.cluster.slot_map import even_ranges, new_id
+from millstream.server.cluster.slot_moves.move_rules import ENDED, shown_slots
 from millstream.server.cluster.store.records import (
     CHANGE,
     CONFIG,
@@ -25,6 +26,7 @@ from millstream.server.cluster.store.records import (
     ShardChange,
     ShardRecord,
     SlotRanges,
+    Step,
     encode,
 )
 from millstream.server.cluster.store.store import (
@@ -123,7 +125,22 @@ async def look(store: Store) -> dict[str, Any]:
                 "members": [_member(node, view, shard.primary) for node in shard.members],
             }
         )
-    return {"epoch": view.map.epoch, "shards": shards, "waiting": _waiting(view)}
+    return {
+        "epoch": view.map.epoch,
+        "shards": shards,
+        "waiting": _waiting(view),
+        "moves": [
+            {
+                "move": move,
+                "slots": [list(pair) for pair in found.record.slots],
+                "from": found.record.source,
+                "to": found.record.target,
+                "state": found.record.step.value,
+                "reason": found.record.reason,
+            }
+            for move, found in sorted(view.moves.items(), key=lambda one: one[1].record.created_ms)
+        ],
+    }
 
 
 def _waiting(view: ClusterView) -> list[dict[str, Any]]:
@@ -184,6 +201,17 @@ def rows_of(description: dict[str, Any]) -> Iterator[list[str]]:
             yield [shard["shard"], str(shard["term"]), "-", wanted, "-", "-", "-", slots]
     for member in description["waiting"]:
         yield ["-", "-", *_texts(member, is_held=True), "-"]
+
+
+def moves_of(description: dict[str, Any]) -> Iterator[str]:
+    """A line for each move that has not ended."""
+    for move in description["moves"]:
+        if Step(move["state"]) not in ENDED:
+            reason = f" ({move['reason']})" if move["reason"] else ""
+            yield (
+                f"slots {shown_slots(move['slots'])} from {move['from']} to {move['to']}: "
+                f"{move['state']}{reason}"
+            )
 
 
 def _texts(member: dict[str, Any], *, is_held: bool) -> list[str]:

@@ -109,3 +109,7 @@ class StoreDirectives:
         "how long requests wait for slots that are being handed over to another shard, in seconds; "
         "then they get TRYAGAIN",
     )  # fmt: skip
+    move_timeout: int = cluster(
+        3600, duration("s", 1, 30 * 24 * 3600),
+        "how long a move of slots to this shard may copy them, in seconds; then it fails",
+    )  # fmt: skip

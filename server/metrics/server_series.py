@@ -53,6 +53,12 @@ class MemberFigures(Protocol):
     def elections(self) -> int: ...
     @property
     def etcd_errors(self) -> int: ...
+    @property
+    def parked_requests(self) -> int: ...
+    @property
+    def move_bytes(self) -> int: ...
+    @property
+    def move_pauses(self) -> Histogram: ...
 
 
 class NodeFigures(Protocol):
@@ -285,6 +291,9 @@ def _cluster_lines(node: NodeFigures, lines: Lines) -> None:
         _add(lines, "millstream_cluster_confirming_members", figures.confirming_members)
         _add(lines, "millstream_cluster_elections_total", figures.elections)
         _add(lines, "millstream_cluster_etcd_errors_total", figures.etcd_errors)
+        _add(lines, "millstream_cluster_parked_requests", figures.parked_requests)
+        _add(lines, "millstream_cluster_move_bytes_total", figures.move_bytes)
+        _histogram(lines, "millstream_cluster_move_pause_seconds", figures.move_pauses)
 
 
 def _histogram(lines: Lines, name: str, found: Histogram) -> None:

@@ -34,7 +34,7 @@ from millstream.server.cluster.cluster_view import ClusterView, Found, view_of
 from millstream.server.cluster.member_actions import Purpose, Write
 from millstream.server.cluster.slot_moves.move_data import Copied, SourceNode
 from millstream.server.cluster.slot_moves.move_judge import MoveJudge, canceled
-from millstream.server.cluster.slot_moves.move_rules import ENDED, Ranges, planned, slots_of
+from millstream.server.cluster.slot_moves.move_rules import ENDED, planned
 from millstream.server.cluster.store.records import (
     BACKUP_LOCK,
     MOVE,
@@ -44,6 +44,7 @@ from millstream.server.cluster.store.records import (
     encode,
 )
 from millstream.server.cluster.store.store import Change, Compare
+from millstream.storage.keyspace.slot_ranges import Ranges, slots_of
 
 # Members of a shard, and how many besides the primary must have each frame.
 SIZES = ((3, 1), (3, 1), (2, 1), (1, 0), (1, 0))

@@ -29,7 +29,7 @@ _numbers = count(1)
 class MemberServers:
     """The servers of one shard, each on a machine of its own if there are any. `shards` are those
     of the cluster; `neighbour`: this is the second shard of that one's cluster. The key `probe` is
-    one of the shard."""
+    one of the shard; "" if its slots move."""
 
     def __init__(
         self,
@@ -97,9 +97,16 @@ class MemberServers:
     def primary(self) -> Server | None:
         """The server that serves as the primary."""
         for server in self.servers:
-            if server.is_alive() and ask(server, "SET", self.probe, "1") == Simple("OK"):
+            if server.is_alive() and self._serves(server):
                 return server
         return None
+
+    def _serves(self, server: Server) -> bool:
+        if self.probe:
+            return ask(server, "SET", self.probe, "1") == Simple("OK")
+        role, info = ask(server, "ROLE"), ask(server, "CLUSTER", "INFO")
+        is_primary = isinstance(role, list) and role[0] == b"master"
+        return is_primary and isinstance(info, bytes) and b"cluster_state:ok" in info
 
     def wait_for_primary(self, *without: Server) -> Server:
         """The primary, once there is one other than these."""

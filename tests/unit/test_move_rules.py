@@ -15,9 +15,7 @@ from millstream.server.cluster.slot_moves.move_rules import (
     owners_of,
     parse_slots,
     planned,
-    ranges_of,
     shared_out,
-    slots_of,
 )
 from millstream.server.cluster.store.records import (
     MAP,
@@ -30,6 +28,7 @@ from millstream.server.cluster.store.records import (
     encode,
 )
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
+from millstream.storage.keyspace.slot_ranges import ranges_of, slots_of
 
 NAMES = ("s1", "s2", "s3", "")
 

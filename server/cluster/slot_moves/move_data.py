@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
-from millstream.server.cluster.slot_moves.move_rules import Ranges
+from millstream.storage.keyspace.slot_ranges import Ranges
 
 
 class SourceNode(NamedTuple):

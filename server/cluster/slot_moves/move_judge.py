@@ -43,7 +43,6 @@ from millstream.server.cluster.slot_moves.move_rules import (
     RUNNING,
     RUNNING_MAX,
     UNDECIDED,
-    Ranges,
     moved_map,
     overlap,
     owners_of,
@@ -62,6 +61,7 @@ from millstream.server.cluster.store.records import (
     encode,
 )
 from millstream.server.cluster.store.store import Change, Compare
+from millstream.storage.keyspace.slot_ranges import Ranges
 
 log = logging.getLogger("millstream.cluster")
 

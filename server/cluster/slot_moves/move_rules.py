@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from millstream.server.cluster.cluster_view import ClusterView, Found
@@ -13,32 +13,18 @@ from millstream.server.cluster.store.records import (
     Step,
 )
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
-
-Ranges = tuple[tuple[int, int], ...]
+from millstream.storage.keyspace.slot_ranges import Ranges, ranges_of, slots_of
 
 UNDECIDED = frozenset({Step.PLANNED, Step.COPYING, Step.HANDING})  # the source owns the slots
 ENDED = frozenset({Step.DONE, Step.CANCELED, Step.FAILED})
 RUNNING = frozenset({Step.COPYING, Step.HANDING, Step.MOVED})
+PART_SLOTS = 1024
 RUNNING_MAX = 2  # moves of a shard at a time
 NOT_A_RANGE = "is no slot or range of slots, such as 5 or 0-5460"
 
 
-def slots_of(ranges: Ranges) -> Iterator[int]:
-    for first, last in ranges:
-        yield from range(first, last + 1)
-
-
 def count_of(ranges: Ranges) -> int:
     return sum(last + 1 - first for first, last in ranges)
-
-
-def ranges_of(slots: Iterable[int]) -> Ranges:
-    """Slots as ranges in order."""
-    found = []
-    for _, group in groupby(enumerate(sorted(set(slots))), lambda pair: pair[1] - pair[0]):
-        members = [slot for _, slot in group]
-        found.append((members[0], members[-1]))
-    return tuple(found)
 
 
 def overlap(one: Ranges, other: Ranges) -> bool:
@@ -198,3 +184,13 @@ def shared_out(view: ClusterView, emptied: Sequence[str], created_ms: int) -> li
                 surplus.pop()
             found.append(MoveRecord(ranges_of(taken), source, target, Step.PLANNED, created_ms))
     return found
+
+
+def in_parts(record: MoveRecord) -> list[MoveRecord]:
+    """A planned move as several, with at most PART_SLOTS slots each: less is copied again after a
+    failure, and less is there twice at a time."""
+    slots = [*slots_of(record.slots)]
+    return [
+        record._replace(slots=ranges_of(slots[at : at + PART_SLOTS]))
+        for at in range(0, len(slots), PART_SLOTS)
+    ]

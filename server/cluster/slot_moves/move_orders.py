@@ -1,0 +1,159 @@
+"""Orders to move slots, as `millstream cluster` writes them into the store, and their progress."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from millstream.cli_error import CliError
+from millstream.server.cluster.cluster_view import ClusterView, view_of
+from millstream.server.cluster.slot_map import new_id
+from millstream.server.cluster.slot_moves.move_rules import (
+    ENDED,
+    in_parts,
+    owners_of,
+    planned,
+    shared_out,
+    shown_slots,
+)
+from millstream.server.cluster.store.records import (
+    MAP,
+    MOVE,
+    SHARD,
+    MoveRecord,
+    ShardRecord,
+    Step,
+    encode,
+)
+from millstream.server.cluster.store.store import Change, Compare, Store
+from millstream.storage.keyspace.slot_ranges import Ranges
+
+AGAIN_S = 0.3
+AT_ONCE = 100  # etcd takes 128 changes in a transaction
+WORDS = {Step.DONE: "done", Step.HANDING: "handing over", Step.MOVED: "moved, ending"}
+
+
+def clock_ms() -> int:
+    return int(time.time() * 1000)
+
+
+async def order_moves(store: Store, ranges: Ranges, target: str) -> dict[str, MoveRecord]:
+    """Order that the slots move to a shard; the moves by their IDs. CliError if they cannot."""
+    view = view_of(await store.read())
+    try:
+        records = planned(view, ranges, target, clock_ms())
+    except ValueError as problem:
+        raise CliError(str(problem)) from None
+    return await _write(store, view, records)
+
+
+async def order_equal_shares(store: Store, emptied: str) -> dict[str, MoveRecord]:
+    """Order that all shards get as many slots as the others, and the shard of this name or with
+    this node ("": none) no slots; the moves by their IDs. CliError if that is impossible."""
+    view = view_of(await store.read())
+    named = [_shard_named(view, emptied)] if emptied else []
+    running = {name for name, found in view.shards.items() if found.record.primary in view.nodes}
+    for first, last, shard in view.map.ranges:
+        if shard not in running:
+            raise CliError(
+                f"shard {shard} has no primary that runs, and the slots {first}-{last}: start its "
+                "nodes first"
+            )
+    stopped = view.shards.keys() - running
+    shown = {name: found for name, found in view.shards.items() if name not in stopped}
+    try:
+        records = shared_out(view._replace(shards=shown), named, clock_ms())
+    except ValueError as problem:
+        raise CliError(str(problem)) from None
+    return await _write(store, view, [part for record in records for part in in_parts(record)])
+
+
+def _shard_named(view: ClusterView, text: str) -> str:
+    """The shard with this name, or with a node whose ID begins so. CliError if there is none."""
+    if text in view.shards:
+        return text
+    fitting = {
+        name
+        for name, found in view.shards.items()
+        for node in found.record.members
+        if node.startswith(text.lower())
+    }
+    if len(fitting) != 1:
+        few = "members of several shards have" if fitting else "no member of a shard has"
+        raise CliError(f"{few} an ID that begins with {text}, and no shard has this name")
+    return fitting.pop()
+
+
+async def _write(
+    store: Store, view: ClusterView, records: Sequence[MoveRecord]
+) -> dict[str, MoveRecord]:
+    """Write the moves, if the map is as it was."""
+    orders = {new_id(): record for record in records}
+    rows = [*orders.items()]
+    for at in range(0, len(rows), AT_ONCE):
+        part = rows[at : at + AT_ONCE]
+        compares = [Compare(MAP, view.map_version), *(Compare(MOVE + id, 0) for id, _ in part)]
+        changes = [Change(MOVE + id, encode(record)) for id, record in part]
+        if not (await store.commit(compares, changes)).done:
+            raise CliError("slots have moved at this moment: try again")
+    return orders
+
+
+async def follow_moves(
+    store: Store, orders: dict[str, MoveRecord], show: Callable[[str], object]
+) -> dict[str, MoveRecord]:
+    """Show each step of the moves until all of them have ended; their last records."""
+    last = dict(orders)
+    for record in orders.values():
+        show(described(record))
+    while any(record.step not in ENDED for record in last.values()):
+        await asyncio.sleep(AGAIN_S)
+        view = view_of(await store.read())
+        for id, before in last.items():
+            found = view.moves.get(id)
+            record = _removed(before, view) if found is None else found.record
+            last[id] = record
+            if (record.step, record.retries) != (before.step, before.retries):
+                show(described(record))
+    return last
+
+
+def _removed(record: MoveRecord, view: ClusterView) -> MoveRecord:
+    """The end of a move whose record is not kept any more: the map tells it."""
+    if record.step in ENDED:
+        return record
+    has_moved = owners_of(view.map, record.slots) == {record.target}
+    return record._replace(step=Step.DONE if has_moved else Step.CANCELED)
+
+
+def described(record: MoveRecord) -> str:
+    """A line about a move."""
+    word = WORDS.get(record.step, record.step.value)
+    reason = f" ({record.reason})" if record.reason else ""
+    return (
+        f"slots {shown_slots(record.slots)} from {record.source} to {record.target}: {word}{reason}"
+    )
+
+
+async def add_shard(store: Store, name: str, members: int | None, durable: int | None) -> str:
+    """Add a shard without slots ("": with the next number as its name; None: as large as the first
+    one); its name. CliError if that is impossible."""
+    view = view_of(await store.read())
+    known = sorted(view.shards, key=lambda one: (len(one), one))
+    if not name:
+        name = next(one for n in range(len(known) + 1) if (one := f"s{n + 1}") not in view.shards)
+    if name in view.shards:
+        raise CliError(f"there is a shard {name} already: the cluster has {', '.join(known)}")
+    first = view.shards[known[0]].record
+    members = first.size if members is None else members
+    durable = min(first.durable, members - 1) if durable is None else durable
+    if durable >= members:
+        raise CliError(
+            f"--durable {durable} needs more than {members} members: the primary does not count"
+        )
+    record = ShardRecord(new_id(), 0, "", (), members, durable)
+    commit = await store.commit([Compare(SHARD + name, 0)], [Change(SHARD + name, encode(record))])
+    if not commit.done:
+        raise CliError(f"there is a shard {name} already")
+    return name

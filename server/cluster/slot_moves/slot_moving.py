@@ -1,0 +1,207 @@
+"""Slots that move to and from the shard of this node: the judge with its links, the requests of
+operators (CLUSTER MIGRATION), and the figures."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from millstream.errors import CommandError
+from millstream.server.cluster.cluster_view import ClusterView, Found, view_of
+from millstream.server.cluster.member_actions import Purpose
+from millstream.server.cluster.member_service import MemberService
+from millstream.server.cluster.slot_map import new_id
+from millstream.server.cluster.slot_moves.move_judge import MoveJudge, canceled
+from millstream.server.cluster.slot_moves.move_links import MoveLinks
+from millstream.server.cluster.slot_moves.move_rules import ENDED, planned, shown_slots
+from millstream.server.cluster.store.records import MAP, MOVE, MoveRecord, Step, encode
+from millstream.server.cluster.store.store import Change, Compare, Refused, Store, Unreachable
+from millstream.server.cluster.stored_users import PendingChange
+from millstream.storage.keyspace.slot_ranges import Ranges, ranges_of, slots_of
+
+LIMIT_S = 5.0
+ATTEMPTS = 5
+UNREACHABLE = "ERR slots cannot be moved while etcd is unreachable"
+STATES = {Step.DONE: "completed"}  # Redis' words; the others are the same
+
+
+def clock_ms() -> int:
+    return int(time.time() * 1000)
+
+
+class SlotMoving:
+    """`end_wait(client_id)` ends the wait of a client whose reply is there. The timeouts are the
+    directives in milliseconds."""
+
+    def __init__(
+        self,
+        service: MemberService,
+        links: MoveLinks,
+        store: Store,
+        end_wait: Callable[[int], object],
+        handover_timeout_ms: Callable[[], int],
+        move_timeout_ms: Callable[[], int],
+    ) -> None:
+        self.links = links
+        self.judge = MoveJudge(links, clock_ms, handover_timeout_ms, move_timeout_ms)
+        self._service = service
+        self._store = store
+        self._end_wait = end_wait
+        self._tasks: set[asyncio.Task[None]] = set()
+        member, judge = service.member, self.judge
+        member.moves = judge
+        links.leaving.may_copy = lambda move: judge.refusal_to_copy(member, move)
+        links.leaving.may_leave = lambda move, revision: judge.may_leave(member, move, revision)
+        links.arriving.on_change = service.look
+
+    def stop(self) -> None:
+        """The server stops."""
+        for task in self._tasks:
+            task.cancel()
+
+    # State
+
+    def _own(self) -> Iterator[tuple[str, Found[MoveRecord]]]:
+        """The moves to and from the own shard, the newest first."""
+        view, shard = self._service.member.view, self._service.member.shard
+        if view is not None and shard:
+            rows = sorted(view.moves.items(), key=lambda one: -one[1].record.created_ms)
+            for move, found in rows:
+                if shard in (found.record.source, found.record.target):
+                    yield move, found
+
+    @property
+    def running(self) -> int:
+        """The number of moves to and from the own shard that have not ended."""
+        return sum(1 for _, found in self._own() if found.record.step not in ENDED)
+
+    def status(self, move: str) -> list[dict[bytes, object]]:
+        """Descriptions of the moves of the own shard, or of the one with this ID."""
+        return [self._described(id, found.record) for id, found in self._own() if move in ("", id)]
+
+    def _described(self, move: str, record: MoveRecord) -> dict[bytes, object]:
+        shard, view = self._service.member.shard, self._service.member.view
+        assert view is not None
+        source, target = (
+            view.shards[name].record.primary if name in view.shards else ""
+            for name in (record.source, record.target)
+        )
+        pause_ms = record.moved_ms - record.handed_ms if record.moved_ms else 0
+        fields: dict[str, str | int] = {
+            "id": move,
+            "slots": shown_slots(record.slots),
+            "source": source,
+            "dest": target,
+            "operation": "import" if record.target == shard else "migrate",
+            "state": STATES.get(record.step, record.step.value),
+            "last_error": record.reason or self.links.arriving.problem_of(move),
+            "retries": record.retries,
+            "create_time": record.created_ms,
+            "start_time": record.begun_ms,
+            "end_time": record.ended_ms,
+            "write_pause_ms": max(0, pause_ms),
+        }
+        return {
+            name.encode(): value.encode() if isinstance(value, str) else value
+            for name, value in fields.items()
+        }
+
+    def stop_at(self, words: list[str]) -> None:
+        """DEBUG CLUSTER-STOP: moves stay in these steps, and elections before these transactions.
+        CommandError if there is no such step."""
+        purposes = {one.name.lower(): one for one in (Purpose.STAND, Purpose.CHOOSE)}
+        known = [*purposes, *(step.value for step in Step if step not in ENDED), Step.DONE.value]
+        for word in words:
+            if word not in known:
+                raise CommandError(f"ERR no step {word}: the steps are {', '.join(known)}")
+        self.judge.stopped = frozenset(words)
+        self._service.member.stopped = {purposes[word] for word in words if word in purposes}
+
+    # Requests
+
+    def order(self, client_id: int, ranges: Ranges) -> PendingChange:
+        """Move slots to the own shard. CommandError if this node is not its primary, or the slots
+        cannot move."""
+        view, shard = self._require_primary()
+        if len({*slots_of(ranges)}) < sum(last + 1 - first for first, last in ranges):
+            raise CommandError("ERR the ranges of slots overlap")
+        ranges = ranges_of(slots_of(ranges))
+        self._planned(view, ranges, shard)
+        return self._begin(client_id, self._order(ranges, shard))
+
+    def _require_primary(self) -> tuple[ClusterView, str]:
+        member = self._service.member
+        if member.view is None or not member.shard or not member.is_leading:
+            raise CommandError("ERR this node is not the primary of a shard")
+        return member.view, member.shard
+
+    def _planned(self, view: ClusterView, ranges: Ranges, shard: str) -> MoveRecord:
+        try:
+            records = planned(view, ranges, shard, clock_ms())
+        except ValueError as problem:
+            raise CommandError(f"ERR {problem}") from None
+        if len(records) > 1:
+            raise CommandError("ERR slots belong to different source nodes")
+        if records[0].slots != ranges:
+            raise CommandError("ERR this node is already the owner of the slot range")
+        return records[0]
+
+    async def _order(self, ranges: Ranges, shard: str) -> object:
+        move = new_id()
+        for _ in range(ATTEMPTS):
+            view = view_of(await self._store.read())
+            record = self._planned(view, ranges, shard)
+            compares = [Compare(MAP, view.map_version), Compare(MOVE + move, 0)]
+            change = Change(MOVE + move, encode(record))
+            if (await self._store.commit(compares, [change])).done:
+                return move.encode()
+        raise CommandError("ERR slots are moving at this moment: try again")
+
+    def cancel(self, client_id: int, move: str) -> PendingChange:
+        """End the move to the own shard with this ID, or all ("")."""
+        _, shard = self._require_primary()
+        return self._begin(client_id, self._cancel(move, shard))
+
+    async def _cancel(self, move: str, shard: str) -> object:
+        """The number of moves that have ended."""
+        view = view_of(await self._store.read())
+        count = 0
+        for id, before in view.moves.items():
+            if move in ("", id) and before.record.target == shard:
+                count += await self._cancel_one(id, before)
+        return count
+
+    async def _cancel_one(self, move: str, found: Found[MoveRecord] | None) -> bool:
+        for _ in range(ATTEMPTS):
+            record = None if found is None else canceled(found.record, clock_ms())
+            if found is None or record is None:
+                return False
+            compare = Compare(MOVE + move, found.version)
+            if (await self._store.commit([compare], [Change(MOVE + move, encode(record))])).done:
+                return True
+            found = view_of(await self._store.read()).moves.get(move)
+        return False
+
+    def _begin(self, client_id: int, work: Any) -> PendingChange:
+        pending = PendingChange()
+        task = asyncio.ensure_future(self._carry_out(client_id, pending, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return pending
+
+    async def _carry_out(self, client_id: int, pending: PendingChange, work: Any) -> None:
+        reply: object
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                reply = await work
+        except CommandError as problem:
+            reply = problem
+        except Refused as problem:
+            reply = CommandError(f"ERR slots cannot be moved: {problem}")
+        except (Unreachable, TimeoutError):
+            reply = CommandError(UNREACHABLE)
+        pending.reply = reply
+        if pending.is_waited:
+            self._end_wait(client_id)

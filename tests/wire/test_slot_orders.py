@@ -1,0 +1,192 @@
+"""`millstream cluster move`, `rebalance`, `drain` and `add-shard`: the orders, without nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.support.etcd import Etcd
+
+from millstream.__main__ import main
+from millstream.server.cluster.cluster_view import ClusterView, view_of
+from millstream.server.cluster.slot_moves import move_orders
+from millstream.server.cluster.slot_moves.move_rules import count_of, owned_by
+from millstream.server.cluster.store.records import (
+    MAP,
+    MOVE,
+    NODE,
+    SHARD,
+    MoveRecord,
+    NodeRecord,
+    ShardRecord,
+    SlotRanges,
+    Step,
+    encode,
+)
+from millstream.server.cluster.store.store import Change
+from millstream.server.cluster.store.store_opening import StoreSettings, open_store
+
+A, B, C = "a" * 40, "b" * 40, "c" * 40
+Run = Callable[..., Result]
+numbers = count(1)
+
+
+@pytest.fixture
+def settings(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> StoreSettings:
+    monkeypatch.setattr(move_orders, "AGAIN_S", 0.01)
+    return StoreSettings(f"orders{next(numbers)}", etcd.urls)
+
+
+@pytest.fixture
+def run(settings: StoreSettings) -> Run:
+    def call(command: str, *options: str) -> Result:
+        words = ["--name", settings.name, "--etcd", settings.urls]
+        return CliRunner().invoke(main, ["cluster", command, *words, *options])
+
+    assert call("init", "--shards", "2", "--members", "1").exit_code == 0
+    for shard, node in (("s1", A), ("s2", B)):
+        record = ShardRecord("f" * 40, 1, node, (node,), 1, 0)
+        write(settings, Change(SHARD + shard, encode(record)))
+        write(settings, Change(NODE + node, encode(NodeRecord("h", 1, 0, "", "", "1", shard))))
+    return call
+
+
+def write(settings: StoreSettings, *changes: Change) -> None:
+    assert asyncio.run(open_store(settings).commit([], changes)).done
+
+
+def view(settings: StoreSettings) -> ClusterView:
+    return view_of(asyncio.run(open_store(settings).read()))
+
+
+@contextmanager
+def carried_out(settings: StoreSettings, step: Step, reason: str = "") -> Iterator[None]:
+    """Primaries that end every move in this step."""
+    is_over = threading.Event()
+
+    def work() -> None:
+        while not is_over.wait(0.01):
+            for move, found in view(settings).moves.items():
+                if found.record.step is Step.PLANNED:
+                    record = found.record._replace(step=step, reason=reason)
+                    write(settings, Change(MOVE + move, encode(record)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    is_over.set()
+    thread.join()
+
+
+def test_a_move_is_ordered_and_its_steps_are_shown(run: Run, settings: StoreSettings) -> None:
+    with carried_out(settings, Step.DONE):
+        done = run("move", "0-9,8192", "s2")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        "slots 0-9 from s1 to s2: planned",
+        "slots 0-9 from s1 to s2: done",
+        "10 of 10 slots have moved",
+    ]
+    (found,) = view(settings).moves.values()
+    assert found.record._replace(created_ms=0) == MoveRecord(((0, 9),), "s1", "s2", Step.DONE, 0)
+
+
+def test_a_move_that_fails_has_exit_code_1(run: Run, settings: StoreSettings) -> None:
+    with carried_out(settings, Step.FAILED, "no room"):
+        done = run("move", "0-9", "s2")
+    assert done.exit_code == 1
+    assert done.output.splitlines()[1:] == [
+        "slots 0-9 from s1 to s2: failed (no room)",
+        "0 of 10 slots have moved",
+    ]
+
+
+def test_the_map_tells_the_end_of_a_move_without_a_record(
+    run: Run, settings: StoreSettings
+) -> None:
+    """Records of moves that have ended are removed after a while."""
+
+    def work() -> None:
+        while not view(settings).moves:
+            pass
+        for move in view(settings).moves:
+            owned = SlotRanges(2, ((0, 9, "s2"), (10, 8191, "s1"), (8192, 16383, "s2")))
+            write(settings, Change(MOVE + move, None), Change(MAP, encode(owned)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    done = run("move", "0-9", "s2")
+    thread.join()
+    assert done.output.splitlines()[-1] == "10 of 10 slots have moved"
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("move", "5-2", "s2"), "5-2 is no slot or range of slots"),
+        (("move", "0-16384", "s2"), "they are 0 to 16383"),
+        (("move", "1", "s9"), "there is no shard s9"),
+        (("move", "9000", "s2"), "shard s2 owns these slots already"),
+        (("drain", "c"), "no member of a shard has an ID that begins with c"),
+        (("add-shard", "s1"), "there is a shard s1 already: the cluster has s1, s2"),
+        (("add-shard", "S_1"), "take 1 to 32 small letters and digits"),
+        (("add-shard", "--members", "2", "--durable", "2"), "needs more than 2 members"),
+    ],
+)
+def test_orders_that_are_refused(run: Run, words: tuple[str, ...], error: str) -> None:
+    done = run(*words)
+    assert (done.exit_code, error in done.output) == (1, True), done.output
+
+
+def test_slots_that_move_cannot_be_ordered_again(run: Run, settings: StoreSettings) -> None:
+    assert run("move", "0-9", "s2", "--no-wait").output == "10 slots will move\n"
+    shown = run("status")
+    assert shown.output.splitlines()[-1] == "slots 0-9 from s1 to s2: planned"
+    (row,) = json.loads(run("status", "--json").output)["moves"]
+    assert (row["slots"], row["from"], row["to"]) == ([[0, 9]], "s1", "s2")
+    assert "some of the slots 0-9 move to shard s2 already" in run("move", "5", "s2").output
+    assert "wait for their end" in run("rebalance").output
+
+
+def test_a_new_shard_gets_its_share_once_it_runs(run: Run, settings: StoreSettings) -> None:
+    assert run("add-shard").output == "shard s3 has no slots yet\n"
+    found = view(settings).shards["s3"].record
+    assert (found.term, found.members, found.size, found.durable) == (0, (), 1, 0)
+    assert run("rebalance").output == "no slots have to move\n"
+    write(
+        settings,
+        Change(SHARD + "s3", encode(found._replace(primary=C, members=(C,)))),
+        Change(NODE + C, encode(NodeRecord("h", 1, 0, "", "", "1", "s3"))),
+    )
+    assert run("rebalance", "--no-wait").output == "5461 slots will move\n"
+    records = [found.record for found in view(settings).moves.values()]
+    assert {record.target for record in records} == {"s3"}
+    assert max(count_of(record.slots) for record in records) == 1024
+    counts = {
+        name: sum(count_of(record.slots) for record in records if record.source == name)
+        for name in ("s1", "s2")
+    }
+    assert sorted(counts.values()) == [2730, 2731]
+
+
+def test_a_drained_shard_has_no_slots(run: Run, settings: StoreSettings) -> None:
+    assert run("drain", A[:3], "--no-wait").output == "8192 slots will move\n"
+    records = [found.record for found in view(settings).moves.values()]
+    assert {(record.source, record.target) for record in records} == {("s1", "s2")}
+    moved = {
+        slot for record in records for pair in record.slots for slot in range(pair[0], pair[1] + 1)
+    }
+    ((first, last),) = owned_by(view(settings).map, "s1")
+    assert moved == set(range(first, last + 1))
+
+
+def test_slots_of_a_shard_that_does_not_run_cannot_move(run: Run, settings: StoreSettings) -> None:
+    write(settings, Change(NODE + B, None))
+    done = run("rebalance")
+    assert "shard s2 has no primary that runs, and the slots 8192-16383" in done.output
