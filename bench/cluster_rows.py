@@ -50,11 +50,11 @@ class Cluster(Server):
 
     @property
     def pid(self) -> int:
-        return int(self.state()["gateway"]["pid"])
+        return int(self.state()["gateways"][0]["pid"])
 
     def _is_ready(self) -> bool:
         found = self.state()
-        processes = [found["gateway"], *found["nodes"].values()]
+        processes = [*found["gateways"], *found["nodes"].values()]
         return all(one["health"] == "online" for one in processes)
 
     def nodes_cpu_ns(self) -> int:

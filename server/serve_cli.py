@@ -14,6 +14,7 @@ from millstream.server.config.directives import DIRECTIVES
 from millstream.server.main import run
 
 SHARDS_MAX = 1024
+GATEWAYS_MAX = 64
 
 
 class ServeCommand(click.Command):
@@ -55,6 +56,12 @@ class ServeCommand(click.Command):
     help="Run a cluster of N processes, which listen on the N ports after PORT.",
 )
 @click.option(
+    "--gateways",
+    type=click.IntRange(0, GATEWAYS_MAX),
+    metavar="G",
+    help="With --shards: run G gateways, which share PORT [default: 1].",
+)
+@click.option(
     "--check",
     "only_check",
     is_flag=True,
@@ -63,21 +70,22 @@ class ServeCommand(click.Command):
 @click.version_option(__version__, "--version", prog_name="millstream")
 @click.argument("directives", nargs=-1, type=click.UNPROCESSED, metavar="[--DIRECTIVE VALUE]...")
 def serve(
-    port: str | None,
-    dir: str | None,
-    bind: str | None,
     file: Path | None,
     shards: int | None,
+    gateways: int | None,
     only_check: bool,
     directives: Sequence[str],
+    **named: str | None,
 ) -> None:
     """Run a server until it is stopped (Ctrl-C, SIGTERM or the command SHUTDOWN)."""
-    named = {"port": port, "dir": dir, "bind": bind}
     given = [word for name, value in named.items() if value is not None
              for word in (f"--{name}", value)]  # fmt: skip
     arguments = [*directives, *given]
     if shards is None:
+        if gateways is not None:
+            raise click.UsageError("--gateways needs --shards.")
         sys.exit(run(file, arguments, only_check=only_check))
     from millstream.server.cluster.serve_shards import run_shards
 
-    sys.exit(run_shards(file, arguments, shards, only_check=only_check))
+    gateways = 1 if gateways is None else gateways
+    sys.exit(run_shards(file, arguments, shards, gateways, only_check=only_check))

@@ -135,7 +135,7 @@ def status(folder: Path | None, as_json: bool, **settings: str) -> None:
 
 
 def _show_machine(folder: Path, as_json: bool) -> bool:
-    """Show the nodes of a directory and the gateway: slots, process, health. Whether all are
+    """Show the nodes of a directory and the gateways: slots, process, health. Whether all are
     online."""
     try:
         slot_map = read_map(folder)
@@ -160,10 +160,11 @@ def _show_machine(folder: Path, as_json: bool) -> bool:
                 "frame": state.get("frame"),
             }
         )
-    gateway = _gateway(running)
+    gateways = _gateways(running)
     if as_json:
-        click.echo(json.dumps({"epoch": slot_map.epoch, "nodes": rows, "gateway": gateway}))
-    rows += [] if gateway is None else [gateway]
+        found = {"epoch": slot_map.epoch, "nodes": rows, "gateways": gateways}
+        click.echo(json.dumps({**found, "gateway": gateways[0] if gateways else None}))
+    rows += gateways
     if not as_json:
         names = ["directory", "shard", "health", "port", "pid", "frame", "slots"]
         texts = [names, *([_shown(row[name]) for name in names] for row in rows)]
@@ -172,13 +173,10 @@ def _show_machine(folder: Path, as_json: bool) -> bool:
     return all(row["health"] == "online" for row in rows)
 
 
-def _gateway(running: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The row of the gateway; None if there is none, or no process runs."""
-    found = (running or {}).get("gateway")
-    if found is None:
-        return None
-    state = {name: found[name] for name in ("health", "port", "pid")}
-    return {"directory": "gateway", **dict.fromkeys(("shard", "node", "slots", "frame")), **state}
+def _gateways(running: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The rows of the gateways; empty if no process runs."""
+    row = {"directory": "gateway", **dict.fromkeys(("shard", "node", "slots", "frame"))}
+    return [{**row, **state} for state in (running or {}).get("gateways", ())]
 
 
 def _table(texts: list[list[str]]) -> list[str]:

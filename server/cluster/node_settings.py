@@ -19,8 +19,9 @@ from millstream.storage.files.manifest import is_ours
 PORT_MAX = 65535
 
 
-def check_ports(config: Config, count: int) -> None:
-    """StartError if the nodes cannot have the ports after those of the configuration."""
+def check_ports(config: Config, count: int, gateways: int = 1) -> None:
+    """StartError if the nodes cannot have the ports after those of the configuration, or the
+    gateways after the first one the ports of metrics after those of the nodes."""
     numbers = {
         "port": config.port,
         "tls-port": config.tls.port,
@@ -28,12 +29,18 @@ def check_ports(config: Config, count: int) -> None:
     }
     if not config.port and not config.tls.port:
         raise StartError("--shards needs a port: the nodes listen on the ports after it")
-    used = {name: range(number, number + count + 1) for name, number in numbers.items() if number}
+    more = max(0, gateways - 1)
+    used = {
+        name: range(number, number + count + 1 + (more if name == "metrics-port" else 0))
+        for name, number in numbers.items()
+        if number
+    }
     for name, ports in used.items():
         if ports[-1] > PORT_MAX:
+            after = len(ports) - 1
             raise StartError(
-                f"{name} {ports[0]} is too high for {count} nodes, which listen on the {count} "
-                f"ports after it: {PORT_MAX - count} is the highest one"
+                f"{name} {ports[0]} is too high for {count} nodes, which listen on the {after} "
+                f"ports after it: {PORT_MAX - after} is the highest one"
             )
     names = list(used)
     for at, one in enumerate(names):
@@ -41,7 +48,7 @@ def check_ports(config: Config, count: int) -> None:
             if used[one][0] <= used[other][-1] and used[other][0] <= used[one][-1]:
                 raise StartError(
                     f"{one} {used[one][0]} and {other} {used[other][0]} are too close: the nodes "
-                    f"listen on the {count} ports after each of them"
+                    f"listen on the ports after each of them"
                 )
 
 
@@ -120,9 +127,14 @@ def directives_of(config: Config, number: int, aclfile: Path) -> Sequence[str]:
     return _words(own)
 
 
-def gateway_directives(config: Config) -> Sequence[str]:
-    """The directives of the gateway in place of those of the configuration."""
+def gateway_directives(config: Config, count: int, number: int = 1) -> Sequence[str]:
+    """The directives of gateway `number`, from 1, of `count` nodes in place of those of the
+    configuration. Gateways share the ports; each has metrics of its own."""
     own = {"dir": str(config.dir.resolve()), "pidfile": "", "supervised": "no", "aclfile": ""}
+    if number > 1:
+        own["unixsocket"] = ""
+        if config.metrics.port:
+            own["metrics-port"] = str(config.metrics.port + count + number - 1)
     return _words(own)
 
 

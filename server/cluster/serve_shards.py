@@ -1,4 +1,4 @@
-"""`millstream serve --shards N`: the nodes of one machine, and their supervisor."""
+"""`millstream serve --shards N`: the nodes of one machine, their gateways and the supervisor."""
 
 from __future__ import annotations
 
@@ -29,12 +29,17 @@ GATEWAY = [sys.executable, "-P", "-m", "millstream.server.gateway.gateway_proces
 
 
 def run_shards(
-    file: Path | None, arguments: Sequence[str], count: int, *, only_check: bool = False
+    file: Path | None,
+    arguments: Sequence[str],
+    count: int,
+    gateways: int = 1,
+    *,
+    only_check: bool = False,
 ) -> int:
     """Serve until a stop is requested, or only check the configuration; return the exit code."""
     try:
         config = load(file, arguments)
-        check_ports(config, count)
+        check_ports(config, count, gateways)
         check_directives(config)
         if only_check:
             users_file = users_path(config)
@@ -59,11 +64,13 @@ def run_shards(
                 [*SERVER, *words, *arguments, *directives_of(config, number, users.path)]
                 for number in range(1, count + 1)
             ]
-            gateway = [*GATEWAY, *words, *arguments, *gateway_directives(config)]
-            has_gateway = config.port > 0  # it reaches the nodes without TLS
-            return asyncio.run(
-                Supervisor.serve(config, commands, users, gateway if has_gateway else ())
-            )
+            numbers = range(1, gateways + 1) if config.port else ()  # nodes are reached without TLS
+            sharing = ["--shared"] if gateways > 1 else []
+            passing = [
+                [*GATEWAY, *sharing, *words, *arguments, *gateway_directives(config, count, number)]
+                for number in numbers
+            ]
+            return asyncio.run(Supervisor.serve(config, commands, users, passing))
         finally:
             disk.unlock()
     except (StartError, DataError) as problem:

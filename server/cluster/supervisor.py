@@ -1,10 +1,10 @@
-"""The supervisor: starts the nodes of one machine and their gateway, restarts those that end, and
+"""The supervisor: starts the nodes of one machine and their gateways, restarts those that end, and
 stops all of them.
 
 It serves no client itself. Each process has one end of a socket pair: the supervisor learns from it
 whether the process is ready, and tells it about the nodes. A process that ends is started again
 after 1, 2, 4 .. 30 seconds. If one cannot be started the first time, the others are stopped and
-the supervisor ends: the configuration has to be corrected. The gateway is stopped first.
+the supervisor ends: the configuration has to be corrected. Gateways are stopped first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Message = dict[str, Any]
 
 
 class NodeProcess:
-    """The process of a node, or that of the gateway, whose number is 0. `pid` is None while it does
+    """The process of a node, or that of a gateway, whose number is 0. `pid` is None while it does
     not run. `take` is called with each message of the process, and with an empty one when it has
     ended."""
 
@@ -56,9 +56,11 @@ class NodeProcess:
         command: Sequence[str],
         take: Callable[[NodeProcess, Message], None],
         variables: Mapping[str, str] = NO_VARIABLES,
+        name: str = "",
     ) -> None:
         """`variables` are added to the environment of the process."""
         self.number = number
+        self.name = name or f"node {number:04}"
         self._variables = variables
         self._command = command
         self._take = take
@@ -121,10 +123,6 @@ class NodeProcess:
         self._take(self, {})
         return code
 
-    @property
-    def name(self) -> str:
-        return f"node {self.number:04}" if self.number else "the gateway"
-
     def note(self, state: Message) -> bool:
         """Note the state that the node has sent; return whether its health has changed."""
         before = self.health
@@ -161,17 +159,19 @@ class Supervisor:
         config: Config,
         commands: Sequence[Sequence[str]],
         users: SharedUsers,
-        gateway: Sequence[str] = (),
+        gateways: Sequence[Sequence[str]] = (),
     ) -> None:
-        """`commands` has the command line of each node, `gateway` that of the gateway, if there
-        is one."""
+        """`commands` has the command line of each node, `gateways` that of each gateway."""
         self._config = config
         self._users = users
         self._nodes = [
             NodeProcess(number, command, self._take, {NODE_COUNT_VARIABLE: str(len(commands))})
             for number, command in enumerate(commands, start=1)
         ]
-        self._gateway = NodeProcess(0, gateway, self._take) if gateway else None
+        self._gateways = [
+            NodeProcess(0, command, self._take, name=_name_of_gateway(number, len(gateways)))
+            for number, command in enumerate(gateways, start=1)
+        ]
         self._pid_file = PidFile(config.located(config.pidfile))
         self._supervision = Supervision(config.supervised)
         self._stopping = asyncio.Event()
@@ -184,13 +184,13 @@ class Supervisor:
         config: Config,
         commands: Sequence[Sequence[str]],
         users: SharedUsers,
-        gateway: Sequence[str] = (),
+        gateways: Sequence[Sequence[str]] = (),
     ) -> int:
         """Make a supervisor in the running loop, and run it."""
-        return await cls(config, commands, users, gateway).run()
+        return await cls(config, commands, users, gateways).run()
 
     def _all(self) -> list[NodeProcess]:
-        return self._nodes + ([] if self._gateway is None else [self._gateway])
+        return self._nodes + self._gateways
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -252,7 +252,7 @@ class Supervisor:
         if not message:
             self._users.forget(node.number)
             self._note_change()
-            if node is self._gateway and self._stopping.is_set():
+            if node in self._gateways and self._stopping.is_set() and not self._has_gateway():
                 self._pass_on(signal.SIGTERM)
         elif "health" in message:
             if node.note(message):
@@ -292,7 +292,9 @@ class Supervisor:
         return " and ".join(found)
 
     def _where_gateway(self) -> str:
-        return "" if self._gateway is None else f", the gateway on port {self._config.port}"
+        count = len(self._gateways)
+        what = "the gateway" if count == 1 else f"{count} gateways"
+        return f", {what} on port {self._config.port}" if count else ""
 
     async def _tell_states(self) -> None:
         while True:
@@ -306,7 +308,7 @@ class Supervisor:
             node.tell_state(message)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer `millstream cluster status`: one line, whatever is asked."""
+        """Answer `millstream cluster status`, or a gateway: one line, whatever is asked."""
         base = self._config.port or self._config.tls.port
         nodes = {
             node.number: {
@@ -318,12 +320,12 @@ class Supervisor:
             for node in self._nodes
         }
         answer: Message = {"pid": os.getpid(), "nodes": nodes}
-        if self._gateway is not None:
-            answer["gateway"] = {
-                "health": self._gateway.health,
-                "port": base,
-                "pid": self._gateway.pid,
-            }
+        answer["hosts"] = list(self._config.bind)
+        answer["port"], answer["tls_port"] = self._config.port, self._config.tls.port
+        answer["gateways"] = [
+            {"health": gateway.health, "port": base, "pid": gateway.pid}
+            for gateway in self._gateways
+        ]
         writer.write(json.dumps(answer).encode() + b"\n")
         with contextlib.suppress(OSError):
             await writer.drain()
@@ -332,24 +334,30 @@ class Supervisor:
     # Signals
 
     def _stop(self, number: int) -> None:
-        """Stop the gateway and then the nodes; a second signal is passed on, too, and ends all at
+        """Stop the gateways and then the nodes; a second signal is passed on, too, and ends all at
         once."""
         is_first = not self._stopping.is_set()
         if is_first:
             LOGGER.info("stopping: received %s", signal.Signals(number).name)
             self._supervision.stopping()
             self._stopping.set()
-        if is_first and self._gateway is not None and self._gateway.pid is not None:
-            self._gateway.signal(signal.SIGTERM)
-            asyncio.get_running_loop().call_later(GATEWAY_STOP_S, self._end_gateway)
+        if is_first and self._has_gateway():
+            for gateway in self._gateways:
+                gateway.signal(signal.SIGTERM)
+            asyncio.get_running_loop().call_later(GATEWAY_STOP_S, self._end_gateways)
         else:
             self._pass_on(signal.SIGTERM)
 
-    def _end_gateway(self) -> None:
-        """The nodes are stopped when the gateway has ended."""
-        if self._gateway is not None and self._gateway.pid is not None:
-            LOGGER.error("the gateway does not stop: it is killed")
-            self._gateway.signal(signal.SIGKILL)
+    def _has_gateway(self) -> bool:
+        """True while a gateway runs."""
+        return any(gateway.pid is not None for gateway in self._gateways)
+
+    def _end_gateways(self) -> None:
+        """The nodes are stopped when all gateways have ended."""
+        for gateway in self._gateways:
+            if gateway.pid is not None:
+                LOGGER.error("%s does not stop: it is killed", gateway.name)
+                gateway.signal(signal.SIGKILL)
 
     def _reload(self) -> None:
         """SIGHUP: open the log file again. All processes read the configuration file again."""
@@ -363,6 +371,10 @@ class Supervisor:
     def _pass_on(self, number: int) -> None:
         for node in self._all():
             node.signal(number)
+
+
+def _name_of_gateway(number: int, count: int) -> str:
+    return "the gateway" if count == 1 else f"gateway {number}"
 
 
 def _in_words(code: int) -> str:

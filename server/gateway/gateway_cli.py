@@ -1,4 +1,4 @@
-"""`millstream gateway`: one port for all shards of a cluster in etcd."""
+"""`millstream gateway`: one port for all shards of a cluster."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from millstream.server.serve_cli import ServeCommand
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
     epilog="Directives of the configuration file can be given as --directive value: those of the "
     "network, TLS, the log and the metrics. With tls-replication, connections to nodes use TLS.",
+)
+@click.option(
+    "--dir", metavar="FOLDER", help="Directory of nodes that run on this machine (serve --shards)."
 )
 @click.option("--name", metavar="NAME", help="Name of the cluster in etcd.")
 @click.option("--etcd", metavar="URLS", help="URLs of etcd, with commas between them.")
@@ -42,21 +45,39 @@ from millstream.server.serve_cli import ServeCommand
 def gateway(
     file: Path | None,
     directives: Sequence[str],
+    dir: str | None,
     port: str | None,
     bind: str | None,
     **of_cluster: str | None,
 ) -> None:
-    """Run a gateway of a cluster in etcd, for clients that do not know clusters.
+    """Run a gateway of a cluster, for clients that do not know clusters.
 
-    It runs until it is stopped (Ctrl-C, SIGTERM). There may be any number of them, on any
-    machine."""
-    named = {"port": port, "bind": bind}
+    Give --name and --etcd for nodes on many machines, or --dir for those of this one. It runs until
+    it is stopped (Ctrl-C, SIGTERM). There may be any number of them, also on one port."""
+    named = {"port": port, "bind": bind, "dir": dir}
     named |= {f"cluster-{name.replace('_', '-')}": value for name, value in of_cluster.items()}
     given = [word for name, value in named.items() if value is not None
              for word in (f"--{name}", value)]  # fmt: skip
     from millstream.server.gateway.gateway_process import serve_nodes
 
-    sys.exit(serve_nodes(file, [*directives, *given], _stored_nodes, retries=True))
+    def nodes_of(config: Config) -> Nodes:
+        is_of_machine = dir is not None and not config.cluster.name and not config.cluster.etcd
+        return _nodes_of_machine(config) if is_of_machine else _stored_nodes(config)
+
+    sys.exit(serve_nodes(file, [*directives, *given], nodes_of, is_shared=True))
+
+
+def _nodes_of_machine(config: Config) -> Nodes:
+    """The nodes of a directory. StartError if there are none, or they do not run."""
+    from millstream.errors import StartError
+    from millstream.server.cluster.slot_map import read_map
+    from millstream.server.gateway.machine_nodes import MachineNodes
+    from millstream.server.gateway.supervisor_questions import SupervisorQuestions
+
+    slot_map = read_map(config.dir)
+    if slot_map is None:
+        raise StartError(f"{config.dir} is no directory of nodes")
+    return MachineNodes(slot_map, config.port, asking=SupervisorQuestions(config.dir))
 
 
 def _stored_nodes(config: Config) -> Nodes:
@@ -67,6 +88,6 @@ def _stored_nodes(config: Config) -> Nodes:
     from millstream.server.net.tls_contexts import make_link_context
 
     if not config.cluster.name or not config.cluster.etcd:
-        raise StartError("a gateway needs --name and --etcd")
+        raise StartError("a gateway needs --name and --etcd, or --dir")
     store, tls = configured_store(config), make_link_context(config)
-    return StoredNodes(store, tls, is_protected=config.protected_mode)
+    return StoredNodes(store, tls, name=config.cluster.name, is_protected=config.protected_mode)

@@ -39,8 +39,9 @@ STOP_GRACE_S = 1.0
 class Gateway:
     """All clients of the gateway, and what they share."""
 
-    def __init__(self, config: Config, nodes: Nodes, retry_s: float) -> None:
-        """`retry_s`: how long refused requests are sent again; 0: never."""
+    def __init__(self, config: Config, nodes: Nodes, retry_s: float, *, is_shared: bool) -> None:
+        """`retry_s`: how long refused requests are sent again; 0: never. `is_shared`: other
+        gateways may listen on the same ports."""
         self.nodes = nodes
         self.limits = Limits(config.proto_max_bulk_len, config.client_query_buffer_limit)
         self.keepalive_s = config.tcp_keepalive
@@ -53,7 +54,7 @@ class Gateway:
         self._clients: set[Client] = set()
         self._accepted = 0
         self._soon: list[Callable[[], None]] = []
-        self._listeners = Listeners(config, lambda: Client(self))
+        self._listeners = Listeners(config, lambda: Client(self), is_shared=is_shared)
         self._supervision = Supervision(config.supervised)
         self._pid_file = PidFile(config.located(config.pidfile))
         nodes.on_failed, nodes.on_moved = self._note_failed, self._note_moved
@@ -105,10 +106,10 @@ class Gateway:
         self._pid_file.write()
         self._supervision.watch(loop)
         where = self._listeners.described()
-        if self._config.cluster.name:  # on one machine, the supervisor says it
+        if self.nodes.name:
             LOGGER.info(
                 "ready    millstream %s: the gateway of %s listens on %s (process %d)",
-                __version__, self._config.cluster.name, where, os.getpid(),
+                __version__, self.nodes.name, where, os.getpid(),
             )  # fmt: skip
         self._supervision.ready(where)
         await self.stopping.wait()
@@ -176,8 +177,12 @@ class Gateway:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve the nodes of this machine until a stop is requested; return the exit code."""
+    """Serve the nodes of this machine until a stop is requested; return the exit code. With
+    --shared as the first argument, other gateways of the supervisor have the same ports."""
     words = list(arguments)
+    is_shared = words[:1] == ["--shared"]
+    if is_shared:
+        words.pop(0)
     file = Path(words.pop(0)) if words and not words[0].startswith("--") else None
 
     def nodes_of(config: Config) -> Nodes:
@@ -186,7 +191,7 @@ def run(arguments: Sequence[str]) -> int:
             raise StartError(f"{config.dir} is no directory of nodes")
         return MachineNodes(slot_map, config.port, config.tls.port)
 
-    return serve_nodes(file, words, nodes_of, retries=False)
+    return serve_nodes(file, words, nodes_of, is_shared=is_shared)
 
 
 def serve_nodes(
@@ -194,10 +199,10 @@ def serve_nodes(
     arguments: Sequence[str],
     nodes_of: Callable[[Config], Nodes],
     *,
-    retries: bool,
+    is_shared: bool,
 ) -> int:
-    """Serve until a stop is requested; return the exit code. With `retries`, refused requests are
-    sent again."""
+    """Serve until a stop is requested; return the exit code. If `is_shared`, other gateways may
+    listen on the same ports."""
     try:
         config = load(file, arguments)
         log.configure(config.loglevel, config.located(config.logfile), config.log_format)
@@ -206,15 +211,16 @@ def serve_nodes(
         fit_maxclients(config)
         gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, nodes, config.gateway.retry if retries else 0))
+            retry_s = config.gateway.retry if nodes.repeats else 0
+            runner.run(_serve(config, nodes, retry_s, is_shared))
     except StartError as problem:
         print(f"millstream: {problem}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _serve(config: Config, nodes: Nodes, retry_s: float) -> None:
-    await Gateway(config, nodes, retry_s).serve()
+async def _serve(config: Config, nodes: Nodes, retry_s: float, is_shared: bool) -> None:
+    await Gateway(config, nodes, retry_s, is_shared=is_shared).serve()
 
 
 if __name__ == "__main__":

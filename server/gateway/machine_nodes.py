@@ -1,4 +1,5 @@
-"""The nodes of one machine, as the gateway sees them: the supervisor tells which of them run."""
+"""The nodes of one machine, as a gateway sees them: the supervisor tells which of them run, or is
+asked if it has not started the gateway."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from millstream.server.cluster.slot_map import SlotMap
 from millstream.server.cluster.states import FAILED, NodeState
 from millstream.server.cluster.supervisor_link import StateLink
 from millstream.server.gateway.routing import Routes
+from millstream.server.gateway.supervisor_questions import SupervisorQuestions
 
 
 class Place(NamedTuple):
@@ -22,10 +24,14 @@ class Place(NamedTuple):
 
 
 class Nodes(Protocol):
-    """The nodes by number, from 0. `failed` are those that cannot be asked now, `all` those with
+    """The nodes by number, from 0. `name` is that of the cluster for the log; "" if the supervisor
+    logs that a gateway is ready. `repeats`: whether another node may serve what one has refused,
+    so that it is sent again. `failed` are those that cannot be asked now, `all` those with
     slots. `on_failed` and `on_moved` are called with a node that hangs or has ended, and with one
     whose requests go to another address from now on; `on_change` after a change of the map."""
 
+    name: str
+    repeats: bool
     routes: Routes
     all: list[int]
     failed: set[int]
@@ -53,9 +59,17 @@ class Nodes(Protocol):
 
 
 class MachineNodes:
-    """The node of each shard listens on a port after that of the gateway, at all addresses."""
+    """The node of each shard listens on a port after that of the gateway, at all addresses. With
+    `asking`, the supervisor of a directory is asked for the ports and the health of its nodes."""
 
-    def __init__(self, slot_map: SlotMap, port: int, tls_port: int = 0) -> None:
+    def __init__(
+        self,
+        slot_map: SlotMap,
+        port: int,
+        tls_port: int = 0,
+        asking: SupervisorQuestions | None = None,
+    ) -> None:
+        self.name, self.repeats = "" if asking is None else asking.folder, False
         self.routes = Routes(slot_map.indices())
         self.all = list(range(len(slot_map.shards)))
         self.failed: set[int] = set()
@@ -64,12 +78,18 @@ class MachineNodes:
         self.on_change: Callable[[], None] = lambda: None
         self.etcd_errors = 0
         self._port, self._tls_port = port, tls_port
+        self._asking = asking
         self._link: StateLink | None = None
 
     def place_of(self, node: int, local: str) -> Place:
+        if self._asking is not None:
+            return Place(self._asking.host, self._asking.ports[node])
         return Place(local, self._port + node + 1)
 
     def ports_for(self, *, is_tls: bool) -> Mapping[int, int]:
+        if self._asking is not None:
+            pairs = zip(self._asking.ports, self._asking.tls_ports, strict=False)
+            return dict(pairs) if is_tls else {}
         after = range(1, len(self.all) + 1) if is_tls and self._tls_port else ()
         return {self._port + number: self._tls_port + number for number in after}
 
@@ -80,14 +100,24 @@ class MachineNodes:
         """The map of a machine does not change."""
 
     def start(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-        self._link = StateLink.of_environment(loop, lambda: 0, self.note_states, stop)
+        if self._asking is not None:
+            self._asking.start(loop, self.note_states, self._note_moved)
+        else:
+            self._link = StateLink.of_environment(loop, lambda: 0, self.note_states, stop)
 
     def begin_serving(self) -> None:
-        assert self._link is not None
-        self._link.begin_serving()
+        if self._link is not None:
+            self._link.begin_serving()
 
     def close(self) -> None:
         """The link ends with this process."""
+        if self._asking is not None:
+            self._asking.close()
+
+    def _note_moved(self) -> None:
+        """The nodes have other ports."""
+        for node in self.all:
+            self.on_moved(node)
 
     def note_states(self, states: dict[int, NodeState]) -> None:
         """The supervisor tells which nodes run."""

@@ -28,13 +28,19 @@ Address = tuple[str, int]
 
 
 class StoredNodes:
-    """`tls` is that of the connections to the nodes, or None. With `is_protected`, nodes can
-    apply protected mode: those at a loopback address are reached at the address of the gateway that
-    the client has used."""
+    """`name` is that of the cluster. `tls` is that of the connections to the nodes, or None. With
+    `is_protected`, nodes can apply protected mode: those at a loopback address are reached at the
+    address of the gateway that the client has used."""
 
     def __init__(
-        self, store: Store, tls: ssl.SSLContext | None, *, is_protected: bool = True
+        self,
+        store: Store,
+        tls: ssl.SSLContext | None,
+        *,
+        name: str = "",
+        is_protected: bool = True,
     ) -> None:
+        self.name, self.repeats = name, True
         self.routes = Routes([NOBODY] * CLUSTER_SLOTS)
         self.all: list[int] = []
         self.failed = {NOBODY}

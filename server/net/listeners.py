@@ -37,13 +37,17 @@ class Listeners:
     """The ports of a server. `port` and `tls_port` are 0 where there is no such port; `tls` is
     in use, and `wanted_tls` will be."""
 
-    def __init__(self, config: Config, new_connection: NewConnection) -> None:
+    def __init__(
+        self, config: Config, new_connection: NewConnection, *, is_shared: bool = False
+    ) -> None:
+        """`is_shared`: other processes may listen on the same ports, if theirs are shared, too."""
         self.port = config.port
         self.tls_port = config.tls.port
         self.tls: Tls | None = None
         self.wanted_tls: Tls | None = None
         self.files_expire_s: dict[str, int] = {}  # by directive; see `expiry_dates`
         self._config = config
+        self._is_shared = is_shared
         self._loop = asyncio.get_running_loop()
         # It has all methods of a protocol, but a compiled class has no Python base class.
         self._new_connection = cast(Callable[[], asyncio.BaseProtocol], new_connection)
@@ -67,10 +71,12 @@ class Listeners:
                 self.tls = self.wanted_tls = make_tls(config)
             self.files_expire_s = expiry_dates(config)
         if config.port or not (config.tls.port or config.unix.socket):
-            self._sockets = bind_sockets(config.bind, config.port)
+            self._sockets = bind_sockets(config.bind, config.port, is_shared=self._is_shared)
             self.port = config.port = self._sockets[0].getsockname()[1]
         if config.tls.port:
-            self._tls_sockets = bind_sockets(config.bind, config.tls.port, "tls-port")
+            self._tls_sockets = bind_sockets(
+                config.bind, config.tls.port, "tls-port", is_shared=self._is_shared
+            )
         if config.unix.socket:
             self._sockets.append(bind_unix(self._unix_path(), config.unix.socketperm))
 

@@ -21,9 +21,10 @@ ALL_OF_IPV6 = "::*"  # as Redis writes it
 
 
 def bind_sockets(
-    addresses: Sequence[str], port: int, directive: str = "port"
+    addresses: Sequence[str], port: int, directive: str = "port", *, is_shared: bool = False
 ) -> list[socket.socket]:
-    """A bound socket for each address; port 0: a free one, the same for all.
+    """A bound socket for each address; port 0: a free one, the same for all. Other processes may
+    have the same port if all of them share it.
 
     ``*`` is every IPv4 and IPv6 address, ``::*`` every IPv6 address; one that begins with ``-`` may
     be absent on this machine. Raises StartError.
@@ -32,7 +33,7 @@ def bind_sockets(
     try:
         for address, optional in _expanded(addresses):
             try:
-                found = _bind(address, port)
+                found = _bind(address, port, is_shared)
             except (OSError, UnicodeError) as problem:  # the latter: not a name to look up
                 if optional and isinstance(problem, OSError) and problem.errno in ABSENT:
                     continue
@@ -135,8 +136,8 @@ def _expanded(addresses: Sequence[str]) -> list[tuple[str, bool]]:
     return list(expanded.items())
 
 
-def _bind(address: str, port: int) -> socket.socket:
+def _bind(address: str, port: int, is_shared: bool) -> socket.socket:
     family, kind, protocol, _, where = looked_up(address, port)[0]
-    bound = bound_socket(family, kind, protocol, where)
+    bound = bound_socket(family, kind, protocol, where, is_shared=is_shared)
     bound.setblocking(False)
     return bound

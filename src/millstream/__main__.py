@@ -61,7 +61,7 @@ COMMANDS = {
     ),
     "gateway": Subcommand(
         "millstream.server.gateway.gateway_cli:gateway",
-        "Run a gateway of a cluster in etcd, for clients that do not know clusters.",
+        "Run a gateway of a cluster, for clients that do not know clusters.",
     ),
     "import": Subcommand(
         "millstream.server.moving.import_cli:import_",

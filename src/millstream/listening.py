@@ -22,12 +22,17 @@ def looked_up(address: str, port: int) -> list[tuple[Any, ...]]:
     return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
 
 
-def bound_socket(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+def bound_socket(
+    family: int, kind: int, protocol: int, address: Any, *, is_shared: bool = False
+) -> socket.socket:
     """A socket bound to an address, as `getaddrinfo` describes it; one of IPv6 is not for IPv4 as
-    well. OSError."""
+    well. Sockets that are shared may have the same address: the kernel gives each connection to one
+    of them. OSError."""
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         bound.bind(address)

@@ -134,12 +134,12 @@ def test_a_gateway_that_hangs_does_not_keep_the_nodes(
     async def run() -> int:
         users = SharedUsers(tmp_path / NAME)
         config = Config(dir=tmp_path, port=7000)
-        one = Supervisor(config, [command(tmp_path, 1)], users, command(tmp_path, 0))
+        one = Supervisor(config, [command(tmp_path, 1)], users, [command(tmp_path, 0)])
         task = asyncio.create_task(one.run())
         await until(lambda: all(node.health == "online" for node in one._all()))
-        assert one._gateway is not None
-        assert one._gateway.pid is not None
-        os.kill(one._gateway.pid, signal.SIGSTOP)
+        (gateway,) = one._gateways
+        assert gateway.pid is not None
+        os.kill(gateway.pid, signal.SIGSTOP)
         one._stop(signal.SIGTERM)
         async with asyncio.timeout(10):
             return await task
@@ -199,6 +199,7 @@ def test_directives_of_a_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("port", "tls", "metrics", "reason"),
     [
+        (7000, 0, 65532, "metrics-port 65532 is too high for 3 nodes.*65531 is the highest"),
         (0, 0, 0, "--shards needs a port"),
         (65533, 0, 0, "port 65533 is too high for 3 nodes.*65532 is the highest"),
         (7000, 65534, 0, "tls-port 65534 is too high"),
@@ -210,7 +211,7 @@ def test_ports_that_nodes_cannot_have(port: int, tls: int, metrics: int, reason:
     config = Config(port=port)
     config.tls.port, config.metrics.port = tls, metrics
     with pytest.raises(StartError, match=reason):
-        check_ports(config, 3)
+        check_ports(config, 3, gateways=2)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import redis
 from tests.support.client import ConnectionClosed
 from tests.support.resp import Error, Map, Null, Push, Reply, Simple
-from tests.support.server import Server
+from tests.support.server import PROGRAM, Server
 from tests.support.shards import NodeClient, Shards
 from tests.support.waiting import wait_until
 
@@ -502,11 +502,60 @@ def test_refused_subscriptions_have_no_channels(client: NodeClient) -> None:
 
 
 def gateway_pid(shards: Shards) -> int:
-    return int(shards.status()["gateway"]["pid"])
+    return int(shards.status()["gateways"][0]["pid"])
 
 
 def rss_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_several_gateways_share_a_port(tmp_path: Path) -> None:
+    options, directives = ["--gateways", "2"], {"appendfsync": "no"}
+    shards = Shards(tmp_path / "data", directives, count=2, options=options)
+    shards.start()
+    for at in (0, 1):
+        killed = kill_gateway(shards, at)
+        for number in range(10):  # while one of them does not run, the other one has all clients
+            with shards.node(0) as client:
+                assert client.line(f"SET foo {number}") == OK
+        await_gateway(shards, at, killed)
+    ours = Server(shards.directory, program=[PROGRAM, "gateway"])  # not of the supervisor
+    ours.log_path = tmp_path / "gateway.log"
+    ours.start()
+    with NodeClient(ours.port) as client:
+        assert client.line("MSET foo 1") == OK
+        assert client.line("SET bar 2") == OK
+        assert client.line("MGET foo bar") == [b"1", b"2"]
+    assert shards.stop() == 0
+    shards.port += 100
+    shards.start()
+    wait_until(lambda: fetched(ours, "foo"), lambda reply: reply == b"1", "the nodes")
+    assert ours.stop() == 0
+    assert shards.stop() == 0
+
+
+def kill_gateway(shards: Shards, at: int) -> int:
+    pid = int(shards.status()["gateways"][at]["pid"])
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: shards.status()["gateways"][at]["pid"] != pid, what="its end")
+    return pid
+
+
+def await_gateway(shards: Shards, at: int, ended: int) -> None:
+    """Wait until another process serves in place of the one that has ended."""
+    wait_until(
+        lambda: shards.status()["gateways"][at],
+        lambda gateway: gateway["health"] == "online" and gateway["pid"] != ended,
+        "its restart",
+    )
+
+
+def fetched(server: Server, key: str) -> Reply:
+    try:
+        with NodeClient(server.port) as client:
+            return client.line(f"GET {key}")
+    except ConnectionClosed as problem:
+        return Error(str(problem))
 
 
 def test_requests_for_a_dead_node_get_errors(tmp_path: Path) -> None:
