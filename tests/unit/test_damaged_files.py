@@ -33,6 +33,7 @@ from millstream.storage.files.journal_format import FRAME_SIZE, HEADER_SIZE
 from millstream.storage.files.journal_reader import JournalReader
 from millstream.storage.files.manifest import NAME
 from millstream.storage.files.snapshot_format import HEADER_SIZE as HEADER_OF_BASE
+from millstream.storage.files.snapshot_format import KNOWN_VERSIONS
 from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.keyspace.keyspace import Keyspace
 
@@ -249,7 +250,7 @@ def newer_journal() -> bytes:
 
 def newer_base(data: bytes) -> bytes:
     head = bytearray(data[:HEADER_OF_BASE])
-    head[8] = 6
+    head[8] = max(KNOWN_VERSIONS) + 1
     return bytes(head[:60]) + crc32(bytes(head[:60])).to_bytes(4, "little") + data[HEADER_OF_BASE:]
 
 
