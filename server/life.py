@@ -449,7 +449,7 @@ class Server:
         if self.cluster is not None:
             self.cluster.check_keys(self.keyspace)
             self.persistence.files.adopt()
-            self.cluster.start(self.pubsub.publish, self.executor, self.loop)
+            self.cluster.start(self.pubsub.publish, self.executor, self.loop, self.clients.by_id)
         switch_journal(self)
         self.executor.end_loading()  # timers of loaded groups run without any client
         self._report_loaded(report)

@@ -298,9 +298,10 @@ def cluster_info(ctx: Context[ClusterHost], args: Args) -> object:
 
     The reply is text with lines `name:value`. `cluster_state` is ok while this node serves its
     slots (a replica: reads), and fail while it refuses requests with `CLUSTERDOWN The cluster is
-    down`; `cluster_slots_fail` counts the slots of nodes that have failed. `cluster_lease_ms` is
-    the time for which the lease of this node lasts, `cluster_etcd` is ok, unreachable, or outdated
-    (it was restored from a backup). On one machine there is neither a lease (0) nor etcd (ok).
+    down` (perhaps not reads); `cluster_slots_fail` counts the slots of nodes that have failed.
+    `cluster_lease_ms` is the time for which the lease of this node lasts, `cluster_etcd` is ok,
+    unreachable, or outdated (it was restored from a backup). On one machine there is neither a
+    lease (0) nor etcd (ok).
     """
     node = _node(ctx)
     rows = node.rows(ctx.session)

@@ -35,6 +35,7 @@ from millstream.server.cluster.store_cli import (
     store_options,
     warnings_of,
 )
+from millstream.server.cluster.store_recovery import ExpectedSize
 from millstream.server.cluster.unix_sockets import ask_supervisor
 from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.repair.destination import Unusable, stoppable
@@ -79,11 +80,12 @@ def init(
 
     With --from-nodes, write the records of a cluster whose etcd was lost, or was restored from an
     old backup: from what its nodes know. Name as many of them as run. Nothing is written if a
-    confirmed write could be lost.
+    confirmed write could be lost, or if --shards, --members or --durable are given and the
+    cluster has others.
     """
     if from_nodes:
-        _require_only("from_nodes", "shards", "members", "durable")
-        init_from_nodes(StoreSettings(**settings), from_nodes, lost, url, timeout_s)
+        size = ExpectedSize(shards, members if _is_given("members") else None, durable)
+        init_from_nodes(StoreSettings(**settings), from_nodes, lost, url, timeout_s, size)
         return
     if lost or shards is None:
         raise click.UsageError("--lost needs --from-nodes." if lost else "--shards is missing.")
@@ -100,13 +102,10 @@ def init(
     )
 
 
-def _require_only(option: str, *others: str) -> None:
-    """UsageError if one of the others is given with this option."""
-    context = click.get_current_context()
-    for name in others:
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            words = [f"--{word.replace('_', '-')}" for word in (option, name)]
-            raise click.UsageError(f"{words[0]} and {words[1]} exclude each other.")
+def _is_given(name: str) -> bool:
+    """True if the value of this option is not its default."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is not click.core.ParameterSource.DEFAULT
 
 
 @cluster.command()

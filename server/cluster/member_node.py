@@ -23,6 +23,7 @@ from millstream.commands.runtime.context import Session
 from millstream.errors import CommandError, StartError
 from millstream.server.clients import Clients
 from millstream.server.cluster.cluster_view import ClusterView
+from millstream.server.cluster.coverage import Coverage
 from millstream.server.cluster.member_actions import Address
 from millstream.server.cluster.member_handover import MemberHandover
 from millstream.server.cluster.member_relay import MemberRelay
@@ -37,7 +38,7 @@ from millstream.server.cluster.node import (
 )
 from millstream.server.cluster.peers import Peers
 from millstream.server.cluster.promise_request import Asker
-from millstream.server.cluster.relay import Deliver, Sender
+from millstream.server.cluster.relay import Deliver
 from millstream.server.cluster.served_slots import ServedSlots
 from millstream.server.cluster.slot_map import new_id
 from millstream.server.cluster.slot_moves.move_links import MoveLinks
@@ -108,6 +109,7 @@ class MemberNode:
         self.id = node
         self.last_frame = last_frame
         self.slots = SlotCheck(self)
+        self.coverage = Coverage(config, self.slots, self.count_slots)
         self.service: MemberService | None = None
         self.peers: Peers | None = None
         self.users: StoredUsers | None = None
@@ -150,8 +152,15 @@ class MemberNode:
         server.clients.when_gone(self.forget_client)
         self.users = StoredUsers(self._store, server.access, config)
         self.users.load_first()
+        self.look_at_state()
 
-    def start(self, deliver: Deliver, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
+    def start(
+        self,
+        deliver: Deliver,
+        sender: Executor,
+        loop: asyncio.AbstractEventLoop,
+        clients: Mapping[int, Any],
+    ) -> None:
         """The data is loaded, and the replication starts before the loop runs anything else.
         StartError if the address of this server is not known. CLUSTER RELAY delivers the messages
         of other nodes, so `deliver` is not used. `sender` passes those for them through the
@@ -186,7 +195,8 @@ class MemberNode:
             lambda: config.cluster.handover_timeout * 1000,
             lambda: config.cluster.move_timeout * 1000,
         )  # fmt: skip
-        self._served.start(server, server.clients.by_id)
+        self._served.start(server, clients)
+        self.coverage.start(sender, clients)
         self.relay = MemberRelay(self._secret, make_context, sender, loop)
         assert self.users is not None
         self.service.on_contents = self.users.take
@@ -263,6 +273,15 @@ class MemberNode:
             self._relayed = view, self.shard
             self.relay.set_nodes(*self._other_nodes(view))
         self._served.note(view.map, self.shard, served)
+        self.coverage.look()
+
+    def look_at_state(self) -> None:
+        """The directives may have changed by which the cluster is down, and reads run."""
+        self.coverage.look()
+        terms = None if self._server is None else self._server.replication.terms
+        if terms is not None:
+            terms.confirming.when_reads_are_shown = self.coverage.end_waits
+            terms.confirming.allow_reads(self._config.cluster.allow_reads_when_down)
 
     def _other_nodes(self, view: ClusterView) -> tuple[dict[str, Address], dict[str, Address]]:
         """The addresses of the other members of the own shard, and those of all other shards."""
@@ -349,7 +368,7 @@ class MemberNode:
     def is_serving(self) -> bool:
         """True if requests run here: on a replica, reads."""
         terms = None if self.service is None else self.service.terms
-        return terms is not None and not terms.is_down
+        return terms is not None and not terms.is_down and not self.slots.is_down
 
     def count_slots(self) -> tuple[int, int]:
         """The number of slots in the map, and that of the slots whose nodes do not run."""

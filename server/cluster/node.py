@@ -8,17 +8,19 @@ of the others run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from millstream.commands.later.node_row import NodeRow
 from millstream.commands.runtime.context import Session
 from millstream.errors import CommandError, StartError
-from millstream.server.cluster.relay import Deliver, Relay, Sender
+from millstream.server.cluster.coverage import Coverage
+from millstream.server.cluster.relay import Deliver, Relay
 from millstream.server.cluster.slot_map import Shard, SlotMap, read_map, slot_count
 from millstream.server.cluster.states import FAILED, LOADING, ONLINE, MemberFigures, NodeState
 from millstream.server.config.cluster_directives import BY_HOSTNAME, BY_IP, MAP_NAME
 from millstream.server.config.directives import Config
+from millstream.server.execution.executor import Executor
 from millstream.server.execution.slot_check import SlotCheck
 from millstream.storage.keyspace.keyspace import Keyspace
 
@@ -51,6 +53,7 @@ class ClusterNode:
         self.moving = None  # slots do not move
         self.slots = SlotCheck(self)
         self.slots.own(shard.slots())
+        self.coverage = Coverage(config, self.slots, self.count_slots)
         self._config = config
         self._map = slot_map
         self._shard = shard
@@ -101,15 +104,22 @@ class ClusterNode:
 
     @property
     def is_serving(self) -> bool:
-        return not self._is_loading()
+        return not self._is_loading() and not self.slots.is_down
 
     # The other nodes
 
-    def start(self, deliver: Deliver, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
+    def start(
+        self,
+        deliver: Deliver,
+        sender: Executor,
+        loop: asyncio.AbstractEventLoop,
+        clients: Mapping[int, Any],
+    ) -> None:
         """Deliver messages of the other nodes from now on: the data directory is locked.
         `sender` passes those for the other nodes through the outbox."""
         folder = self._config.dir.resolve()
         others = [one.folder for one in self._map.shards if one is not self._shard]
+        self.coverage.start(sender, clients)
         self.relay = Relay(folder, [folder.parent / name for name in others], deliver, loop, sender)
 
     def stop(self) -> None:
@@ -129,6 +139,11 @@ class ClusterNode:
 
     def note_states(self, states: dict[int, NodeState]) -> None:
         self._states = states
+        self.coverage.look()
+
+    def look_at_state(self) -> None:
+        """The directives may have changed by which the cluster is down, and reads run."""
+        self.coverage.look()
 
     def count_nodes(self) -> dict[str, int]:
         """The number of nodes by their health."""

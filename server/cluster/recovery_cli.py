@@ -18,6 +18,7 @@ from millstream.server.cluster.store.store_opening import StoreSettings
 from millstream.server.cluster.store_cli import run_with_store
 from millstream.server.cluster.store_recovery import (
     CHOICES,
+    ExpectedSize,
     NodeAnswer,
     Recovery,
     Unrecoverable,
@@ -68,6 +69,7 @@ def init_from_nodes(
     lost: Sequence[str],
     url: str,
     timeout_s: float,
+    expected: ExpectedSize,
 ) -> None:
     """CliError, with nothing written, if the nodes do not know enough."""
     answers = []
@@ -79,7 +81,7 @@ def init_from_nodes(
             click.echo(f"millstream: {text}", err=True)
     if not answers:
         raise CliError("none of these nodes has answered: etcd is as it was")
-    done = run_with_store(settings, lambda store: _write(store, answers, lost))
+    done = run_with_store(settings, lambda store: _write(store, answers, lost, expected))
     for line in rows_of(done.shards):
         click.echo(line)
 
@@ -94,9 +96,12 @@ def _ask(url: str, cluster: str, timeout_s: float) -> NodeAnswer:
             raise ValueError(f"{server.name}: {problem}") from None
 
 
-async def _write(store: Store, answers: Sequence[NodeAnswer], lost: Sequence[str]) -> Recovery:
+async def _write(
+    store: Store, answers: Sequence[NodeAnswer], lost: Sequence[str], expected: ExpectedSize
+) -> Recovery:
     try:
         found = recover(answers, await store.read(), lost, random.randrange(CHOICES))
+        expected.check(found.shards)
     except (Unrecoverable, RecordError) as problem:
         raise CliError(f"{problem}. Nothing is written") from None
     if not (await store.commit(found.compares, found.changes)).done:

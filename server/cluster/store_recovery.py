@@ -26,6 +26,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from millstream.commands.admin.cluster_peers import LastFrame
+from millstream.errors import counted
 from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.election import needed_promises
 from millstream.server.cluster.membership import is_lost
@@ -51,6 +52,32 @@ TERM_GAP = CHOICES = 1000
 
 class Unrecoverable(Exception):
     """The records cannot be written. The text says why, and what to do."""
+
+
+class ExpectedSize(NamedTuple):
+    """The number of shards, and of each shard the number of its members and of those that confirm,
+    as the operator believes; None: not given."""
+
+    shards: int | None = None
+    members: int | None = None
+    durable: int | None = None
+
+    def check(self, found: Mapping[str, ShardRecord]) -> None:
+        """Unrecoverable if the shards that the nodes know are different."""
+        if self.shards not in (None, len(found)):
+            raise Unrecoverable(
+                f"the cluster has {counted(len(found), 'shard')}, and not {self.shards}: leave out "
+                "--shards"
+            )
+        for name, record in found.items():
+            for option, expected, known in (
+                ("--members", self.members, record.size),
+                ("--durable", self.durable, record.durable),
+            ):
+                if expected not in (None, known):
+                    raise Unrecoverable(
+                        f"shard {name} has {option} {known}, and not {expected}: leave out {option}"
+                    )
 
 
 class NodeAnswer(NamedTuple):

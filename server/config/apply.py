@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     class CrashReport(Protocol):
         def set_enabled(self, is_wanted: bool) -> None: ...
 
+    class ClusterNode(Protocol):
+        def look_at_state(self) -> None: ...
+
     class Role(Protocol):
         @property
         def restrictions(self) -> Restrictions: ...
@@ -96,6 +99,8 @@ class Parts(Protocol):
     @property
     def crash_report(self) -> CrashReport: ...
     @property
+    def cluster(self) -> ClusterNode | None: ...
+    @property
     def replication(self) -> Role: ...
     def check_waits(self) -> None: ...
 
@@ -109,6 +114,12 @@ def READ(parts: Parts, value: object) -> None:
 
 def ONE_VALUE(parts: Parts, value: object) -> None:
     """Nothing to do: the directive has only one possible value, which tools may set."""
+
+
+def of_cluster_state(parts: Parts, value: bool) -> None:
+    """The rules by which a cluster is down, and for what runs meanwhile."""
+    if parts.cluster is not None:
+        parts.cluster.look_at_state()
 
 
 def of_keyspace(limit: str) -> Apply:

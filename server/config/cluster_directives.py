@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from millstream.server.config.apply import READ
+from millstream.server.config.apply import READ, of_cluster_state
 from millstream.server.config.kinds import YES_NO, directive, integer, one_of
 from millstream.server.config.replica_directives import HOST
 from millstream.server.config.store_directives import StoreDirectives
@@ -46,4 +46,15 @@ class ClusterDirectives(StoreDirectives):
         "which of these clients are to use: `ip`; `hostname`; `unknown-endpoint`: the address to "
         "which they have connected, with the port of the node",
         apply=READ,
+    )  # fmt: skip
+    require_full_coverage: bool = cluster(
+        False, YES_NO,
+        "refuse requests for all slots while one has no node that runs; Redis' default is yes",
+        apply=of_cluster_state,
+    )  # fmt: skip
+    allow_reads_when_down: bool = cluster(
+        False, YES_NO,
+        "run reads also while this node answers `CLUSTERDOWN The cluster is down`: what they show "
+        "may be old, and may be lost later",
+        apply=of_cluster_state,
     )  # fmt: skip

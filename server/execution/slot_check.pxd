@@ -23,6 +23,9 @@ cdef class Places:
 
 cdef class SlotCheck:
     cdef unsigned char[OWNED_BYTES] owned
+    cdef unsigned char[OWNED_BYTES] passed  # the same; none while the cluster is down
+    cdef readonly bint is_down
+    cdef bint allows_reads  # while it is down
     cdef object node
     cdef Places places
     cdef readonly object parking  # None: no slot is leaving, or this node is no primary
@@ -32,10 +35,12 @@ cdef class SlotCheck:
     cdef readonly uint64_t crossed
     cdef readonly uint64_t unserved
 
-    cdef bint owns(self, int slot) noexcept
+    cdef bint passes(self, int slot) noexcept
+    cdef int pass_slots(self) noexcept
     cdef int check(self, Client client, Row row, Args args) except -1
     cdef int check_transaction(self, Client client, Row row) except -1
     cdef int check_each(self, Client client, Row row, Args args) except -1
-    cdef int refuse_foreign(self, Client client, Row row, Args args, int slot) except -1
+    cdef int refuse_foreign(self, Client client, Row row, Args args, int slot, bint writes) except -1
+    cdef bint serves_down(self, Row row, int slot, bint writes) except -1
     cdef int refuse_several(self, Row row, int slot) except -1
     cdef int slot_of_all(self, Row row, Args args, int slot) except -2

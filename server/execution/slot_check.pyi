@@ -6,6 +6,8 @@ from millstream.commands.table.keyspecs import KeySpec
 from millstream.server.execution.slot_parking import SlotParking
 
 CROSSSLOT: str
+DOWN: str
+DOWN_TO_WRITES: str
 
 def positions_of(key_specs: Sequence[KeySpec], words: list[bytes]) -> list[int]: ...
 
@@ -19,6 +21,8 @@ class SlotCheck:
     crossed: int
     unserved: int
     parking: SlotParking | None
+    is_down: bool
     def __init__(self, node: Refusals) -> None: ...
     def own(self, slots: Iterable[int]) -> None: ...
+    def set_down(self, is_down: bool, *, allows_reads: bool) -> None: ...
     def park_in(self, parking: SlotParking | None) -> None: ...

@@ -6,7 +6,7 @@ that ACL rules use (`access/permission.Demand`); where a request does not have t
 specs find them. A request whose keys cannot be found is not valid: it gets the error of its handler.
 """
 
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from millstream.commands.access.permission cimport (
     AFTER_STREAMS, ELSEWHERE, IN_A_ROW, NO_KEYS, Demand, streams_end,
@@ -22,6 +22,8 @@ from millstream.errors import CommandError
 
 SHARD_CHANNELS = frozenset(("spublish", "ssubscribe", "sunsubscribe"))
 CROSSSLOT = "CROSSSLOT Keys in request don't hash to the same slot"
+DOWN = "CLUSTERDOWN The cluster is down"
+DOWN_TO_WRITES = "CLUSTERDOWN The cluster is down and only accepts read commands"
 
 
 cpdef list positions_of(key_specs, list words):
@@ -97,13 +99,29 @@ cdef class SlotCheck:
             if not 0 <= slot < CLUSTER_SLOT_COUNT:
                 raise ValueError(f"{slot} is no slot")
             self.owned[<int>slot >> 3] |= <unsigned char>(1 << (<int>slot & 7))
+        self.pass_slots()
+
+    def set_down(self, bint is_down, *, bint allows_reads) -> None:
+        """While the cluster is down, requests for any slot are refused, but not reads if these are
+        allowed."""
+        self.is_down = is_down
+        self.allows_reads = allows_reads
+        self.pass_slots()
+
+    cdef int pass_slots(self) noexcept:
+        """Requests for owned slots run at once, unless the cluster is down."""
+        if self.is_down:
+            memset(self.passed, 0, sizeof(self.passed))
+        else:
+            memcpy(self.passed, self.owned, sizeof(self.passed))
+        return 0
 
     def park_in(self, parking) -> None:
         """Let requests for leaving slots wait here; None: there are none."""
         self.parking = parking
 
-    cdef bint owns(self, int slot) noexcept:
-        return self.owned[slot >> 3] >> (slot & 7) & 1
+    cdef bint passes(self, int slot) noexcept:
+        return self.passed[slot >> 3] >> (slot & 7) & 1
 
     cdef int check(self, Client client, Row row, Args args) except -1:
         """Refuse a request for a slot that is not served here, and one for several slots."""
@@ -122,19 +140,21 @@ cdef class SlotCheck:
             return self.check_each(client, row, args)
         else:
             slot = self.slot_of_all(row, args, NO_SLOT)
-        if slot != NO_SLOT and not self.owns(slot):
-            self.refuse_foreign(client, row, args, slot)
+        if slot != NO_SLOT and not self.passes(slot):
+            self.refuse_foreign(client, row, args, slot, row.writes)
         return 0
 
     cdef int check_transaction(self, Client client, Row row) except -1:
         """EXEC: refuse queued requests for several slots, or for another node's slot, and leave the
         transaction."""
         cdef int slot = NO_SLOT
+        cdef bint writes
         try:
             for queued, args, _ in client.queue:
                 slot = self.slot_of_all(<Row>queued, <Args>args, slot)
-            if slot != NO_SLOT and not self.owns(slot):
-                self.refuse_foreign(client, row, None, slot)
+            if slot != NO_SLOT and not self.passes(slot):
+                writes = any((<Row>queued).writes for queued, _, _ in client.queue)
+                self.refuse_foreign(client, row, None, slot, writes)
         except CommandError:
             client.leave_transaction()
             raise
@@ -150,8 +170,8 @@ cdef class SlotCheck:
             if key == NULL:
                 return 0
             slot = cluster_slot(key.ptr, key.size)
-            if not self.owns(slot):
-                self.refuse_foreign(client, row, args, slot)
+            if not self.passes(slot):
+                self.refuse_foreign(client, row, args, slot, row.writes)
 
     cdef int slot_of_all(self, Row row, Args args, int slot) except -2:
         """The slot of all keys of a request, which must be `slot` unless that is NO_SLOT; `slot` if the
@@ -168,16 +188,18 @@ cdef class SlotCheck:
                 self.refuse_several(row, slot)
             slot = other
 
-    cdef int refuse_foreign(self, Client client, Row row, Args args, int slot) except -1:
+    cdef int refuse_foreign(self, Client client, Row row, Args args, int slot, bint writes) except -1:
         """Refuse a request for a slot of another node, unless this is a replica of that one and may serve the
         request (any request about shard channels, as in Redis), or the slot is leaving: then the request
         waits. `args` is None for EXEC, whose requests are in memory already."""
+        if self.is_down and self.serves_down(row, slot, writes):
+            return 0
         if row.name in SHARD_CHANNELS and self.node.owns(slot):
             return 0
         if self.parking is not None and self.parking.must_wait(client.id, slot, size_of(args)):
             self.must_park = True
             return 0
-        if not row.writes and self.node.may_read(client, slot):
+        if not writes and self.node.may_read(client, slot):
             return 0
         row.rejected += 1
         error = self.node.unserved_slot(slot)
@@ -186,6 +208,21 @@ cdef class SlotCheck:
             raise CommandError(error)
         self.moved += 1
         raise CommandError(self.node.foreign_slot(client, slot))
+
+    cdef bint serves_down(self, Row row, int slot, bint writes) except -1:
+        """While the cluster is down: true if the request runs here. As in Redis, shard channels are
+        served, and a slot without an owner is noticed before."""
+        if row.name not in SHARD_CHANNELS:
+            error = self.node.unserved_slot(slot)
+            if error is None and not self.allows_reads:
+                error = DOWN
+            elif error is None and writes:
+                error = DOWN_TO_WRITES
+            if error is not None:
+                row.rejected += 1
+                self.unserved += 1
+                raise CommandError(error)
+        return self.owned[slot >> 3] >> (slot & 7) & 1
 
     cdef int refuse_several(self, Row row, int slot) except -1:
         """Refuse keys of several slots, the first of which is `slot`. As in Redis, one without an

@@ -121,7 +121,8 @@ cdef class Outbox:
     that much output, or that do not read; the code that checks them removes them. `noted_bytes` is
     the size of this tick's replies so far, `held_bytes` the size of all output that waits for the
     journal. `late` are clients whose output is sent in a later turn. `hold_point` has the last frame
-    that the replicas made safe as `seq`, if replies wait for them too. `hold_times.add(ns)`, unless
+    that the replicas made safe as `seq`, if replies wait for them too (new ones do not while it
+    `shows_unconfirmed`). `hold_times.add(ns)`, unless
     it is None, is called once for each tick whose replies were held.
     """
 
@@ -215,7 +216,8 @@ cdef class Outbox:
     cdef bint begin_turn(self, int64_t last) except -1:
         """True if output that shows frame `last` has to wait for the disk or for replicas."""
         cdef bint hold = self.commits.durable_seq < last or (
-            self.hold_point is not None and self.hold_point.seq < last)
+            self.hold_point is not None and self.hold_point.seq < last
+            and not self.hold_point.shows_unconfirmed)
         if self.held and not hold:
             # The loop itself has written the frame that earlier replies wait for: the journal's
             # mode has changed, or the frame was one of groups (appendfsync-groups).

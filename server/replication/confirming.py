@@ -9,6 +9,9 @@ Requests are refused with CLUSTERDOWN before they run while this server may not 
 of a request that has run is held. With N >= 1, a primary without members that acknowledge serves
 reads as long as it has its lease, if all of its frames are confirmed: another primary, elected
 meanwhile, has everything that these reads show.
+
+If reads are allowed anyway (cluster-allow-reads-when-down), they run, and their replies are not
+held. Those of earlier writes still are.
 """
 
 from __future__ import annotations
@@ -20,13 +23,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from millstream.server.durability.persistence import Persistence
 from millstream.server.durability.workers import Machine
 from millstream.server.execution.executor import Executor
+from millstream.server.execution.slot_check import DOWN, DOWN_TO_WRITES
 from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.standing import Standing
 from millstream.server.replication.write_refusals import READONLY, HoldPoint
 
 log = logging.getLogger("millstream.replication")
 
-DOWN = "CLUSTERDOWN The cluster is down"
 ALL_FRAMES = 2**62  # a number above that of any frame
 
 
@@ -36,6 +39,7 @@ class Lease:
 
     def __init__(self, lease_ms: Callable[[], int]) -> None:
         self.until_ms = 0
+        self.shows_unconfirmed = False
         self._lease_ms = lease_ms
 
     @property
@@ -77,6 +81,7 @@ class MemberHold:
 
     def __init__(self, confirming: Confirming) -> None:
         self._confirming = confirming
+        self.shows_unconfirmed = False
 
     @property
     def seq(self) -> int:
@@ -120,6 +125,9 @@ class Confirming:
         self.suspension = Suspension(self.lease_ms, self.node_timeout_ms)
         self._member_hold = MemberHold(self)
         self._ends_links = False  # soon
+        self._allows_reads = False
+        self._is_to_show = False  # soon
+        self.when_reads_are_shown: Callable[[], object] = lambda: None
 
     # Orders
 
@@ -157,6 +165,12 @@ class Confirming:
             self.update()
             self.executor.outbox.durable(self.persistence.commits.durable_seq)
         elif self.is_down:
+            self.update()
+
+    def allow_reads(self, are_allowed: bool) -> None:
+        """Let reads run while this server may not confirm, or refuse them."""
+        if are_allowed is not self._allows_reads:
+            self._allows_reads = are_allowed
             self.update()
 
     # What may be confirmed
@@ -233,8 +247,9 @@ class Confirming:
         if before != (outbox.hold_point, self.serves_reads):
             outbox.durable(self.persistence.commits.durable_seq)
         admission = self.executor.admission
-        refusal = DOWN if is_down else None
-        stale = None if self.serves_reads else refusal
+        shows_all = self._shows_all(is_down)
+        refusal = (DOWN_TO_WRITES if shows_all else DOWN) if is_down else None
+        stale = None if self.serves_reads or shows_all else refusal
         admission.set_role(refusal if self.is_leading else READONLY, stale)
         admission.set_lack_of_replicas(None)
         if (is_down, self.serves_reads) != (self.is_down, before[1]):
@@ -244,6 +259,30 @@ class Confirming:
             self._release()  # the journal here may have been the last disk
             self.feeds.pump_if_any()
             self._look_at_journal()
+
+    def _shows_all(self, is_down: bool) -> bool:
+        """True if reads run that may show what is not confirmed. They begin to do so soon, when the
+        replies of all writes that have run are held."""
+        is_allowed = is_down and self._allows_reads and not self.standing.receiver.is_wrong
+        if not is_allowed:
+            self._show_all(False)
+        elif not self.hold_point.shows_unconfirmed and not self._is_to_show:
+            self._is_to_show = True
+            self.machine.scheduler.call_soon(self._begin_to_show)
+        return self.hold_point.shows_unconfirmed
+
+    def _begin_to_show(self) -> None:
+        self._is_to_show = False
+        self.executor.end_tick()
+        self.executor.outbox.flush()
+        if self.is_down and self._allows_reads:
+            self._show_all(True)
+            self.when_reads_are_shown()
+            self.update()
+
+    def _show_all(self, is_shown: bool) -> None:
+        for hold in (self.hold_point, self.lease, self._member_hold):
+            hold.shows_unconfirmed = is_shown
 
     def _look_at_journal(self) -> None:
         """A primary whose journal has failed confirms nothing, so it falls silent after the node

@@ -28,11 +28,13 @@ class HoldPoint:
     """The frames that replicas have made durable, for replies that wait for replicas. `seq` is
     the last frame that enough replicas have on their disks. It never goes back: frames
     stay on the disks of replicas that disconnect. In a shard, frames before `least`, the first one
-    of the primary's term, do not count alone: another election may lose them."""
+    of the primary's term, do not count alone: another election may lose them. While
+    `shows_unconfirmed`, new replies do not wait: writes are refused (`confirming`)."""
 
     def __init__(self) -> None:
         self.seq = 0
         self.least = 0
+        self.shows_unconfirmed = False
 
     def reach(self, seq: int) -> bool:
         """Advance to a frame; return whether that allows more replies to be sent."""

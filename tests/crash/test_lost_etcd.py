@@ -62,7 +62,10 @@ def test_an_etcd_that_has_lost_everything(shard: MemberServers, lasting: Etcd) -
     refused = init(shard, node, code=1, options=login)
     assert "2 of its members have to answer, and 1 do" in refused
     assert asyncio.run(open_store(shard.settings).read()).values == {}
-    shown = init(shard, primary, node, other, options=login)
+    sizes = "shard s1 has --members 3, and not 2: leave out --members. Nothing is written"
+    assert sizes in init(shard, primary, node, code=1, options=[*login, "--members", "2"])
+    size = ["--shards", "1", "--members", "3", "--durable", "1"]
+    shown = init(shard, primary, node, other, options=[*login, *size])
     assert f"127.0.0.1:{other.port}" in shown, "it does not answer"
     assert "3 of 3 members, its members elect the primary" in shown
 

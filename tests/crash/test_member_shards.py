@@ -19,6 +19,7 @@ from tests.support.waiting import wait_until
 from millstream.server.cluster.cluster_view import ClusterView
 
 DOWN = Error("CLUSTERDOWN The cluster is down")
+DOWN_TO_WRITES = Error("CLUSTERDOWN The cluster is down and only accepts read commands")
 OK = Simple("OK")
 Shards = tuple[MemberServers, MemberServers]
 
@@ -111,12 +112,26 @@ def test_a_lost_shard_does_not_stop_the_other(shards: Shards) -> None:
     assert ask(alone, "SET", "x", "lost") == DOWN
     assert state(alone) == ("fail", 0)
     wait_until(lambda: serves(alone), lambda found: found == 0.0)
+    assert ask(alone, "CONFIG", "SET", "cluster-allow-reads-when-down", "yes") == OK
+    wait_until(lambda: ask(alone, "GET", "x"), lambda found: found == b"confirmed")
+    assert ask(alone, "SET", "x", "lost") == DOWN_TO_WRITES
+    assert state(alone) == ("fail", 0)
     alone.kill()
     wait_until(lambda: state(first), lambda found: found == ("ok", 8192), "the lost shard", 20.0)
     with RawClient(first.port) as client:
         [_, lost] = client.call("CLUSTER", "SLOTS")  # type: ignore[misc]
         assert [lost[0], lost[1], lost[2][1]] == [8192, 16383, alone.port]
     assert ask(first, "SET", "probe", "2") == OK
+    assert ask(first, "CONFIG", "SET", "cluster-require-full-coverage", "yes") == OK
+    assert state(first) == ("fail", 8192)
+    assert [ask(first, "GET", key) for key in ("probe", "x")] == [DOWN, DOWN]
+    assert ask(first, "PING") == Simple("PONG")
+    assert ask(first, "SPUBLISH", "probe", "m") == 0  # as in Redis
+    assert ask(first, "CONFIG", "SET", "cluster-allow-reads-when-down", "yes") == OK
+    assert ask(first, "GET", "probe") == b"2"
+    assert ask(first, "SET", "probe", "3") == DOWN_TO_WRITES
+    assert ask(first, "CONFIG", "SET", "cluster-require-full-coverage", "no") == OK
+    assert ask(first, "SET", "probe", "3") == OK
 
     other = next(one.others(first))  # it does not know the address of the lost shard any more
     other.kill()
@@ -127,7 +142,9 @@ def test_a_lost_shard_does_not_stop_the_other(shards: Shards) -> None:
     second.launch()
     alone.launch()
     assert ask(two.wait_for_followers(), "GET", "x") == b"confirmed"
+    assert ask(other, "CONFIG", "SET", "cluster-require-full-coverage", "yes") == OK
     wait_until(lambda: state(other), lambda found: found == ("ok", 0), "the shard", 20.0)
+    assert ask(other, "CONFIG", "SET", "cluster-require-full-coverage", "no") == OK
 
 
 def test_nodes_are_divided_among_shards_and_change_them(tmp_path: Path, etcd: Etcd) -> None:

@@ -525,3 +525,66 @@ def test_a_member_that_lost_its_history_promises_nothing() -> None:
     assert is_entry(shard.ask(0, *ADD))
     shard.nodes[1].replication.data_changed()
     assert shard.promise(1, 2) == "ERR the data of this server may be wrong or incomplete"
+
+
+DOWN_TO_WRITES = "CLUSTERDOWN The cluster is down and only accepts read commands"
+HELD = b"XADD", b"s", b"*", b"n", b"2"
+
+
+def test_reads_are_allowed_without_members_that_confirm() -> None:
+    shard = Shard()
+    assert is_entry(shard.ask(0, *ADD))
+    shard.partitions = {frozenset((0, 1)), frozenset((0, 2))}
+    assert shard.ask(0, *HELD) == NO_REPLY
+    confirming = shard.members[0].terms.confirming
+    ended: list[bool] = []
+    confirming.when_reads_are_shown = lambda: ended.append(True)
+    confirming.allow_reads(True)
+    assert shard.ask(0, *READ) == NO_REPLY  # the server does not know yet that it is down
+    assert shard.ask(0, *HELD) == NO_REPLY
+    shard.wait(6000)
+    assert shard.ask(0, *ADD) == DOWN_TO_WRITES
+    assert len(shard.ask(0, *READ)) == 3  # type: ignore[arg-type]
+    assert shard.replies.get(HELD) is None
+    confirming.allow_reads(False)
+    assert shard.ask(0, *READ) == DOWN
+    confirming.allow_reads(True)
+    shard.wait(100)
+    assert len(shard.ask(0, *READ)) == 3  # type: ignore[arg-type]
+    assert shard.replies.get(HELD) is None
+    assert ended == [True, True]
+    shard.partitions.clear()
+    shard.wait(3000)
+    assert is_entry(shard.replies[HELD])
+    assert is_entry(shard.ask(0, *ADD))
+    shard.partitions = {frozenset((0, 1)), frozenset((0, 2))}
+    assert shard.ask(0, *READ) is not NO_REPLY
+    assert shard.ask(0, *ADD) == NO_REPLY  # held again
+
+
+def test_reads_are_allowed_without_a_lease() -> None:
+    shard = Shard(durable=0)
+    primary = shard.members[0]
+    primary.extend_lease(500)
+    assert is_entry(shard.ask(0, *ADD))
+    primary.terms.confirming.allow_reads(True)
+    shard.wait()
+    assert len(shard.ask(0, *READ)) == 1  # type: ignore[arg-type]
+    assert shard.ask(0, *ADD) == DOWN_TO_WRITES
+    primary.extend_lease(500)
+    assert is_entry(shard.ask(0, *ADD))
+
+
+def test_reads_are_allowed_at_a_replica_without_a_link() -> None:
+    shard = Shard(durable=2)
+    assert is_entry(shard.ask(0, *ADD))
+    shard.partitions = {frozenset((0, 2))}
+    assert shard.ask(0, *ADD) == NO_REPLY  # of two members, one has it
+    shard.partitions.add(frozenset((0, 1)))
+    for one in shard.connections:
+        one.cut()
+        one.notify("replica")
+    assert shard.ask(1, *READ) == DOWN
+    shard.members[1].terms.confirming.allow_reads(True)
+    assert len(shard.ask(1, *READ)) >= 1  # type: ignore[arg-type]
+    assert shard.ask(1, *ADD) == READONLY

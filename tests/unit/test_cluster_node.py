@@ -491,3 +491,99 @@ def test_dead_letters_of_another_slot_are_not_written(node: Node) -> None:
     node.wait_ms(2000)
     client.call(f'TREAD {MINE} "" 1 GROUP g 0')
     assert client.call(f"XLEN {{{MINE}}}dead") == 1
+
+
+DOWN = "CLUSTERDOWN The cluster is down"
+DOWN_TO_WRITES = "CLUSTERDOWN The cluster is down and only accepts read commands"
+
+
+def configured(node: Node, **directives: bool) -> None:
+    for name, value in directives.items():
+        setattr(node.node._config.cluster, name, value)
+    node.node.look_at_state()
+
+
+def test_a_node_that_does_not_run_lets_the_others_serve() -> None:
+    node = Node()
+    node.node.note_states({3: NodeState("failed", 0, 0)})
+    client = node.player()
+    assert client.call(f"SET {MINE} v") == Simple("OK")
+    assert error(client.call(f"GET {LASTS}")).startswith("MOVED")
+    configured(node, allow_reads_when_down=True)
+    assert client.call(f"SET {MINE} v") == Simple("OK")
+
+
+def test_full_coverage_is_required() -> None:
+    """The replies are those of Redis 7.0."""
+    node = Node()
+    node.node.coverage.start(node.executor, {})
+    configured(node, require_full_coverage=True)
+    client = node.player()
+    assert client.call(f"SET {MINE} v") == Simple("OK")
+    client.call("MULTI")
+    client.call(f"SET {MINE} w")
+    assert node.node.is_serving
+
+    node.node.note_states({3: NodeState("failed", 0, 0)})
+    assert not node.node.is_serving
+    assert error(client.call("EXEC")) == DOWN
+    for request in (f"GET {MINE}", f"SET {MINE} v", f"GET {LASTS}", f"GET {FIRSTS}"):
+        assert error(client.call(request)) == DOWN, request
+    assert error(client.call(f"MGET {MINE} {LASTS}")).startswith("CROSSSLOT")
+    assert client.call("PING") == Simple("PONG")
+    assert client.call("DBSIZE") == 1
+    client.call("MULTI")
+    assert error(client.call(f"GET {MINE}")) == DOWN
+    assert error(client.call("EXEC")).startswith("EXECABORT")
+    assert "cluster_state:fail" in client.call("CLUSTER INFO").decode()
+
+    configured(node, allow_reads_when_down=True)
+    assert client.call(f"GET {MINE}") == b"v"
+    assert error(client.call(f"GET {LASTS}")).startswith("MOVED")
+    assert error(client.call(f"SET {MINE} v")) == DOWN_TO_WRITES
+    assert error(client.call(f"XREADGROUP GROUP g c STREAMS {MINE} >")) == DOWN_TO_WRITES
+    client.call("MULTI")
+    client.call(f"GET {MINE}")
+    assert client.call("EXEC") == [b"v"]
+    assert "cluster_state:fail" in client.call("CLUSTER INFO").decode()
+
+    node.node.note_states({3: NodeState("loading", 0, 0)})
+    assert node.node.is_serving
+    assert client.call(f"SET {MINE} w") == Simple("OK")
+
+
+def test_a_transaction_is_queued_before_the_cluster_is_down() -> None:
+    node = Node()
+    configured(node, require_full_coverage=True, allow_reads_when_down=True)
+    client = node.player()
+    client.call("MULTI")
+    client.call(f"SET {MINE} w")
+    node.node.note_states({1: NodeState("failed", 0, 0)})
+    assert error(client.call("EXEC")) == DOWN_TO_WRITES
+    assert client.call(f"EXISTS {MINE}") == 0
+
+
+def test_a_slot_without_an_owner_and_full_coverage() -> None:
+    """As in Redis, its own error comes first."""
+    shards = [MAP.shards[0]._replace(ranges=((0, 5000),)), *MAP.shards[1:]]
+    node = Node(MAP._replace(shards=tuple(shards)))
+    client = node.player()
+    assert client.call(f"SET {MINE} v") == Simple("OK")
+    configured(node, require_full_coverage=True)
+    assert error(client.call(f"GET {MINE}")) == DOWN
+    assert error(client.call(f"GET {FIRSTS}")) == "CLUSTERDOWN Hash slot not served"
+    configured(node, require_full_coverage=False)
+    assert client.call(f"GET {MINE}") == b"v"
+
+
+def test_blocked_reads_end_when_the_cluster_is_down() -> None:
+    node = Node()
+    client = node.player()
+    node.node.coverage.start(node.executor, {client.id: client})
+    configured(node, require_full_coverage=True, allow_reads_when_down=True)
+    node.executor.feed(client, encode_command(["XREAD", "BLOCK", "0", "STREAMS", MINE, "$"]))
+    node.settle()
+    assert not client.unread
+    node.node.note_states({1: NodeState("failed", 0, 0)})
+    node.settle()
+    assert error(client.read()) == DOWN

@@ -28,6 +28,7 @@ from millstream.server.cluster.store.records import (
 from millstream.server.cluster.store.store import Contents, Value
 from millstream.server.cluster.store_recovery import (
     TERM_GAP,
+    ExpectedSize,
     NodeAnswer,
     Recovery,
     Unrecoverable,
@@ -172,3 +173,23 @@ def test_without_copies_the_member_with_the_most_data_is_named() -> None:
     refused(serving, *three[1:], why=f"{A} (a:1) serves as its primary until its lease ends")
     refused(*three[1:], why=f"Ask also {A}")
     assert shard_of(recover(three[2:], EMPTY, (A, B))).primary == C
+
+
+@pytest.mark.parametrize(
+    ("expected", "error"),
+    [
+        (ExpectedSize(), ""),
+        (ExpectedSize(1, 3, 1), ""),
+        (ExpectedSize(shards=2), "the cluster has 1 shard, and not 2: leave out --shards"),
+        (ExpectedSize(members=5), "shard s1 has --members 3, and not 5: leave out --members"),
+        (ExpectedSize(durable=0), "shard s1 has --durable 1, and not 0: leave out --durable"),
+    ],
+)
+def test_the_size_that_the_operator_believes(expected: ExpectedSize, error: str) -> None:
+    shards = {"s1": record(4)}
+    if not error:
+        expected.check(shards)
+        return
+    with pytest.raises(Unrecoverable) as refusal:
+        expected.check(shards)
+    assert str(refusal.value) == error
