@@ -82,6 +82,11 @@ class Client(asyncio.Protocol):
         self._order = self._sending.order
         self.upstreams = self._sending.upstreams
         self.kept = self._order.kept
+        self.push = self._order.push
+        self.refused, self.note_served = self._sending.refused, self._sending.note_served
+        # Slots are at other nodes from now on. Those before may still have requests for them.
+        self.note_rerouted = self._sending.hold
+        self.repeat_now = self._sending.repeat_now
         self._waits: list[WaitingRead] = []
         self._more: list[bytes] = []  # received while requests wait
         self._deferred: Callable[[], None] | None = None  # a request that runs alone
@@ -196,6 +201,8 @@ class Client(asyncio.Protocol):
     def _is_held(self) -> bool:
         """True if no further request may be looked at now."""
         if not self._order:
+            if not self._sending.order_max:
+                self._sending.end_hold()
             if self._is_alone:
                 self._end_alone()
             if self._deferred is not None:
@@ -497,9 +504,6 @@ class Client(asyncio.Protocol):
     def waits_for(self, item: Run | SpreadPart | Call) -> bool:
         return self._order.waits_for(item)
 
-    def push(self, message: bytes) -> None:
-        self._order.push(message)
-
     def finish_turn(self) -> None:
         is_held = not self._is_reading or self._is_ending
         if not (is_held or self._more or self._has_eof or self.kept.has_paused):
@@ -525,9 +529,6 @@ class Client(asyncio.Protocol):
         data = self._order.take_out()
         if data and not self._is_closed:
             self._transport.write(data)
-
-    def refused(self, upstream: NodeConnection, item: Run | Call, error: bytes) -> bytes | None:
-        return self._sending.refused(upstream, item, error)
 
     def upstream_ended(self, upstream: NodeConnection, *, lost: bool) -> None:
         if self.upstreams.get(upstream.node) is upstream:
@@ -564,9 +565,6 @@ class Client(asyncio.Protocol):
         for upstream in [*waiting, self.upstreams.get(node)]:
             if upstream is not None:
                 upstream.retire()
-
-    def repeat_now(self) -> None:
-        self._sending.repeat_now()
 
     @property
     def retries(self) -> int:

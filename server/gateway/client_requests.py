@@ -19,7 +19,13 @@ from millstream.server.gateway.machine_nodes import Nodes
 from millstream.server.gateway.merging import Merge, as_standalone, split
 from millstream.server.gateway.node_connection import Answer, Call, NodeConnection, Receiver, Run
 from millstream.server.gateway.order import Gathering, ReplyOrder
-from millstream.server.gateway.refused_requests import Again, Repeats
+from millstream.server.gateway.refused_requests import (
+    ALL_SLOTS,
+    Again,
+    Refused,
+    Repeats,
+    slots_in,
+)
 from millstream.server.gateway.reply_scanner import REFUSALS
 from millstream.server.gateway.routing import RequestReader, requests_in
 from millstream.server.gateway.spread_requests import Spread
@@ -41,8 +47,8 @@ class Shared(Protocol):
 
 
 class Sending:
-    """`order_max`: no further request is looked at while this number waits; 0 while refused ones
-    wait."""
+    """`order_max`: no further request is looked at while this number waits; 0 until the replies to
+    all earlier ones are there."""
 
     def __init__(self, host: Shared, client: Receiver, resume: Callable[[], None]) -> None:
         """`resume` is called after requests were sent again."""
@@ -53,8 +59,7 @@ class Sending:
         self.number = 0  # of the client
         self._host = host
         self._client = client
-        self._resume_client = resume
-        self._repeats = Repeats(self._resume)
+        self._repeats = Repeats(resume)
         self._home: int | None = None
         self._is_keeping = host.retry_s > 0  # requests, until they are answered
 
@@ -159,7 +164,7 @@ class Sending:
         for request in requests_in(raw, self._host.limits):
             answer = Answer()
             self.order.append(answer)
-            self._repeat(partial(self._send_again, answer, request))
+            self._repeat(Refused(partial(self._send_again, answer, request), 0.0))
 
     def send_by_slot(self, slot: int | None, raw: bytes) -> None:
         self.send(self.home_node() if slot is None else self._host.nodes.routes.node_of(slot), raw)
@@ -225,7 +230,7 @@ class Sending:
         error = self._host.nodes.unreachable(node)
         self._host.nodes.note_refusal(node, error)
         if self._may_repeat(until_s):
-            self._repeat(again, until_s)
+            self._repeat(Refused(again, until_s))
         else:
             self._host.unserved += 1
             take(error)
@@ -267,27 +272,34 @@ class Sending:
         """True before the end of `gateway-retry`; 0: the request was not refused before."""
         return self._is_keeping and (not until_s or asyncio.get_running_loop().time() < until_s)
 
-    def _repeat(self, again: Again, until_s: float = 0.0) -> None:
-        is_first = not until_s
-        until_s = until_s or asyncio.get_running_loop().time() + self._host.retry_s
-        self._repeats.add(again, until_s, is_first=is_first)
-        self.order_max = 0
+    def _repeat(self, refused: Refused) -> None:
+        is_first = not refused.until_s
+        if is_first:
+            refused.until_s = asyncio.get_running_loop().time() + self._host.retry_s
+        self._repeats.add(refused, is_first=is_first)
+        self.hold()
 
     def repeat_later(self, again: Again, until_s: float) -> bool:
         """Call a function after a pause, and no later request before; False after the end of
         `gateway-retry`."""
         if not self._may_repeat(until_s):
             return False
-        self._repeat(again, until_s)
+        self._repeat(Refused(again, until_s))
         return True
 
     def repeat_now(self) -> None:
         """The map has changed."""
         self._repeats.send()
 
-    def _resume(self) -> None:
-        self.order_max = 0 if self._repeats else ORDER_MAX
-        self._resume_client()
+    def hold(self) -> None:
+        """Look at no further request until the replies to all earlier ones are there: another node
+        may get requests for the same slot, or the same one."""
+        self.order_max = 0
+
+    def end_hold(self) -> None:
+        """There are no earlier requests, except refused subscriptions."""
+        if not self._repeats:
+            self.order_max = ORDER_MAX
 
     def _read(self, raw: bytes) -> tuple[int, RequestReader]:
         """The node of a request, or WORDS."""
@@ -313,7 +325,7 @@ class Sending:
             error = self._host.nodes.unreachable(node)
             self._host.nodes.note_refusal(node, error)
             if self._may_repeat(until_s):
-                self._repeat(partial(self._send_again, answer, raw), until_s)
+                self._repeat(Refused(partial(self._send_again, answer, raw), until_s))
             else:
                 self._host.unserved += 1
                 self.order.complete(answer, error)
@@ -330,30 +342,62 @@ class Sending:
         nodes = self._host.nodes
         is_unreachable = error == upstream.unreachable
         if not (is_unreachable or error.startswith(REFUSALS)):
+            if upstream.has_refused:
+                self.note_served(upstream, item)
             return error
         nodes.note_refusal(upstream.node, error)
         if item.may_repeat and self._may_repeat(item.until_s):
-            self._take_back(upstream, item)
+            self._take_back(upstream, item, error)
             return None
         if is_unreachable:
             self._host.unserved += 1
+        return self._for_client(error)
+
+    def _for_client(self, error: bytes) -> bytes:
+        """The error for a request that is not sent again."""
         if error.startswith(b"-MOVED ") and self._is_keeping:
             return MOVED_AGAIN % error.split()[1]
         return error
 
-    def _take_back(self, upstream: NodeConnection, item: Run | Call) -> None:
+    def _take_back(self, upstream: NodeConnection, item: Run | Call, error: bytes) -> None:
         """Send the next request of a connection again, later."""
-        if item.again is not None:
-            if isinstance(item, Run):
-                self.order.drop(item)
-            self._repeat(item.again, item.until_s)
+        if not upstream.has_refused:
+            upstream.divide_all()
+        slots = self._slots_of(item)
+        again, fail = item.again, None
+        if isinstance(item, Call):
+            fail = item.take
+        elif again is not None:
+            self.order.drop(item)
         else:
-            assert isinstance(item, Run)
             answer = Answer()
             raw = item.next_request(self._host.limits)
             self.order.put_before(item, answer)
-            self._repeat(partial(self._send_again, answer, raw), item.until_s)
+            again = partial(self._send_again, answer, raw)
+            fail = partial(self.order.complete, answer)
+        assert again is not None
+        error = self._for_client(error)
+        self._repeat(Refused(again, item.until_s, upstream, slots, error, fail))
         upstream.take_back(item)
+
+    def _slots_of(self, item: Run | Call) -> frozenset[int] | None:
+        """The slots of the next request of an item."""
+        if isinstance(item, Call):
+            raw = item.raw
+        else:
+            raw = item.next_request(self._host.limits) if item.sent else b""
+        if not raw:
+            return ALL_SLOTS
+        reader = RequestReader(self._host.nodes.routes, self._host.limits)
+        reader.keeps_together = False  # so that it returns words
+        reader.feed(raw)
+        reader.next()
+        return slots_in(reader.command, reader.words)
+
+    def note_served(self, upstream: NodeConnection, item: Run | Call) -> None:
+        """The next request of an item has run. Of those that the same node has refused before,
+        those for the same slots may not be sent again."""
+        self._repeats.note_served(upstream, self._slots_of(item))
 
     def recover(self, upstream: NodeConnection) -> bool:
         """A connection has ended. If all its requests only read, send them again; false if one may
@@ -370,7 +414,7 @@ class Sending:
                     return False
         for item in upstream.divide_all():
             while upstream.expected and upstream.expected[0] is item:
-                self._take_back(upstream, item)
+                self._take_back(upstream, item, upstream.unreachable)
         return True
 
     def close(self) -> None:

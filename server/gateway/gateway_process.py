@@ -58,7 +58,7 @@ class Gateway:
         self._supervision = Supervision(config.supervised)
         self._pid_file = PidFile(config.located(config.pidfile))
         nodes.on_failed, nodes.on_moved = self._note_failed, self._note_moved
-        nodes.on_change = self._note_change
+        nodes.on_rerouted, nodes.on_change = self._note_rerouted, self._note_change
 
     @property
     def clients(self) -> int:
@@ -147,6 +147,10 @@ class Gateway:
     def _note_moved(self, node: int) -> None:
         for client in list(self._clients):
             client.note_moved(node)
+
+    def _note_rerouted(self) -> None:
+        for client in list(self._clients):
+            client.note_rerouted()
 
     def _note_change(self) -> None:
         for client in list(self._clients):

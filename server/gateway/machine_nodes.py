@@ -28,7 +28,8 @@ class Nodes(Protocol):
     logs that a gateway is ready. `repeats`: whether another node may serve what one has refused,
     so that it is sent again. `failed` are those that cannot be asked now, `all` those with
     slots. `on_failed` and `on_moved` are called with a node that hangs or has ended, and with one
-    whose requests go to another address from now on; `on_change` after a change of the map."""
+    whose requests go to another address from now on; `on_rerouted` when slots go to other nodes;
+    `on_change` after a change of the map."""
 
     name: str
     repeats: bool
@@ -37,6 +38,7 @@ class Nodes(Protocol):
     failed: set[int]
     on_failed: Callable[[int], None]
     on_moved: Callable[[int], None]
+    on_rerouted: Callable[[], None]
     on_change: Callable[[], None]
     etcd_errors: int
 
@@ -75,6 +77,7 @@ class MachineNodes:
         self.failed: set[int] = set()
         self.on_failed: Callable[[int], None] = lambda node: None
         self.on_moved: Callable[[int], None] = lambda node: None
+        self.on_rerouted: Callable[[], None] = lambda: None
         self.on_change: Callable[[], None] = lambda: None
         self.etcd_errors = 0
         self._port, self._tls_port = port, tls_port

@@ -100,7 +100,13 @@ class Run:
 
     def next_request(self, limits: Limits) -> bytes:
         """The request of the next reply."""
-        return requests_in(self.sent[0][0], limits)[self._kept - self.missing]
+        raw, count = self.sent[0]
+        if count > 1:  # more of them may be asked for
+            found = requests_in(raw, limits)
+            self.upstream.kept_bytes -= len(raw) - sum(map(len, found))
+            self.sent[0:1] = [(one, 1) for one in found]
+            self.trim()
+        return self.sent[0][0]
 
 
 class Call:
@@ -176,6 +182,9 @@ class Receiver(Protocol):
     def push(self, message: bytes) -> None:
         """Send a message that is no reply."""
 
+    def note_served(self, upstream: NodeConnection, item: Run | Call) -> None:
+        """The next request of an item was not refused, after others were."""
+
     def refused(self, upstream: NodeConnection, item: Run | Call, error: bytes) -> bytes | None:
         """A request has got an error and may not have run. The error for the client, or None if
         the request is taken from the connection, and is sent again."""
@@ -199,6 +208,7 @@ class NodeConnection(asyncio.Protocol):
         self.kept_bytes = 0  # of requests that may be sent again
         self.is_retiring = False  # the requests of this node go to another address
         self.has_messages = False  # there are subscriptions
+        self.has_refused = False  # requests that will be sent again when `expected` is empty
         self._finds_refusals = finds_refusals
         self.expected: deque[Run | SpreadPart | Call] = deque()
         self._client = client
@@ -334,10 +344,13 @@ class NodeConnection(asyncio.Protocol):
         item = self.expected[0]
         if isinstance(item, SpreadPart):
             return self._take_part(item, data, at)
-        end = self._scanner.scan(data, at, item.missing if isinstance(item, Run) else 1)
+        is_many = isinstance(item, Run) and not self.has_refused
+        end = self._scanner.scan(data, at, item.missing if is_many else 1)
         if self._scanner.refused:
             self._give_error(item, data[at:end])
         else:
+            if self.has_refused and self._scanner.complete:
+                self._client.note_served(self, item)
             self._give(item, data[at:end], self._scanner.complete)
         return end
 
@@ -425,6 +438,8 @@ class NodeConnection(asyncio.Protocol):
             if reply.startswith(b"-"):
                 self._give_error(item, reply)
             else:
+                if self.has_refused:
+                    self._client.note_served(self, item)
                 self._give(item, reply, 1)
         elif reply[:1] == b"-":
             self.refuse(reply)  # the node takes no more clients

@@ -46,6 +46,7 @@ class StoredNodes:
         self.failed = {NOBODY}
         self.on_failed: Callable[[int], None] = lambda node: None
         self.on_moved: Callable[[int], None] = lambda node: None
+        self.on_rerouted: Callable[[], None] = lambda: None
         self.on_change: Callable[[], None] = lambda: None
         self.etcd_errors = 0
         self._tls = tls
@@ -121,6 +122,7 @@ class StoredNodes:
             if shard in nodes:
                 slots[first : last + 1] = [nodes[shard]] * (last + 1 - first)
         self.routes.set_nodes(slots)
+        self.on_rerouted()
         owners = {name for _, _, name in self._ranges}
         self.all = [node for name, node in nodes.items() if name in owners]
         for name, node in nodes.items():
@@ -199,6 +201,7 @@ class StoredNodes:
         """A node says that this address has a slot."""
         node = self._node_at(address)
         self.routes.set_node(slot, node)
+        self.on_rerouted()
         self._set_address(node, address)
 
     def _try_next(self, node: int, address: Address | None) -> None:

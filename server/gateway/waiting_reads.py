@@ -93,9 +93,10 @@ class WaitingRead:
         """Ask the nodes of which there is no reply, without BLOCK."""
         for at, node in enumerate(self.nodes):
             if self._replies[at] is None:
-                take = partial(self._note, at, done)
+                call = Call(partial(self._note, at, done))
+                call.raw = self._at_once[at].request
                 upstream = self._client.upstream(node)
-                upstream.send(self._at_once[at].request, Call(take))
+                upstream.send(call.raw, call)
                 upstream.flush()
         self._check(done)
 

@@ -16,6 +16,10 @@ from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
 RETRY_S = 5.0
 DOWN = b"-CLUSTERDOWN The cluster is down\r\n"
+OVERTAKEN = (
+    b"-TRYAGAIN the node has refused this request and then run a later one for the same slot: "
+    b"send it again\r\n"
+)
 Check = Callable[[Gate], Coroutine[None, None, None]]
 
 
@@ -45,20 +49,112 @@ def node_of(gate: Gate, key: str) -> int:
 def test_a_refused_part_of_a_pipeline_is_sent_again(check: Callable[[Check], None]) -> None:
     async def one(gate: Gate) -> None:
         node = node_of(gate, "a")
-        gate.ask(*(f"INCR a{{a}}{number}" for number in range(5)))
+        keys = [key for key in map("k{}".format, range(99)) if node_of(gate, key) == node][:5]
+        gate.ask(*(f"INCR {key}" for key in keys))
         gate.wires[node].taken()
         gate.upstreams[node].data_received(b":1\r\n" + DOWN + b"-TRYAGAIN wait\r\n:4\r\n" + DOWN)
         assert gate.wire.taken() == b":1\r\n"
         gate.ask("GET a")
-        assert not gate.wires[node].taken()  # until the refused ones have been sent
+        assert not gate.wires[node].taken()
         await asyncio.sleep(0.1)
-        sent = "".join(request(f"INCR a{{a}}{number}").decode() for number in (1, 2, 4))
-        assert gate.wires[node].taken() == sent.encode() + request("GET a")
+        assert gate.wires[node].taken() == b"".join(request(f"INCR {keys[at]}") for at in (1, 2, 4))
         assert not gate.wire.taken()
         gate.upstreams[node].data_received(b":2\r\n:3\r\n")
         assert gate.wire.taken() == b":2\r\n:3\r\n:4\r\n"
-        gate.upstreams[node].data_received(b":5\r\n+value\r\n")
+        assert not gate.wires[node].taken()  # until all of them have run
+        gate.upstreams[node].data_received(b":5\r\n")
+        assert gate.wires[node].taken() == request("GET a")
+        gate.upstreams[node].data_received(b"+value\r\n")
         assert gate.wire.taken() == b":5\r\n+value\r\n"
+
+    check(one)
+
+
+@pytest.mark.parametrize("later", ["SET a 2", "GET a", "MGET b{a} a", "FLUSHALL", "MULTI"])
+def test_a_refused_request_does_not_run_after_a_later_one(
+    check: Callable[[Check], None], later: str
+) -> None:
+    async def one(gate: Gate) -> None:
+        node = node_of(gate, "a")
+        gate.ask("SET a 1", "GET missing", *(["WATCH a"] if later == "MULTI" else []), later)
+        gate.wires[node].taken()
+        for upstream in gate.upstreams.values():
+            replies = b"+0\r\n" * (len(upstream.expected) + 8)
+            count = sum(item.missing for item in upstream.expected)
+            if upstream.node == node:
+                upstream.data_received(DOWN)
+                count -= 1
+            upstream.data_received(replies[: 4 * count])
+        await asyncio.sleep(1)
+        assert gate.wire.taken().startswith(OVERTAKEN)
+        assert not gate.wires[node].taken()
+        gate.ask("SET a 3")
+        assert gate.wires[node].taken() == request("SET a 3")
+
+    check(one)
+
+
+def test_refused_requests_wait_for_the_replies_to_later_ones(
+    check: Callable[[Check], None],
+) -> None:
+    """Those at the end of a pipeline are repeated in their order, also if a slot has two."""
+
+    async def one(gate: Gate) -> None:
+        node, other = node_of(gate, "a"), node_of(gate, "b")
+        gate.ask("SET a 1", "SET a 2", "SET b 1", "SET a 3", "SET a 4", "SET b 2")
+        gate.wires[node].taken()
+        gate.wires[other].taken()
+        gate.upstreams[other].data_received(DOWN + DOWN)
+        gate.upstreams[node].data_received(DOWN)
+        await asyncio.sleep(1)
+        assert gate.wires[other].taken() == request("SET b 1") + request("SET b 2")
+        assert not gate.wires[node].taken()
+        gate.upstreams[node].data_received(b"+OK\r\n" + DOWN)
+        assert gate.wire.taken() == OVERTAKEN + b"+OK\r\n"
+        await asyncio.sleep(1)
+        assert not gate.wires[node].taken()
+        gate.upstreams[node].data_received(DOWN)
+        await asyncio.sleep(1)
+        assert gate.wires[node].taken() == request("SET a 3") + request("SET a 4")
+        gate.upstreams[other].data_received(b"+OK\r\n+OK\r\n")
+        gate.upstreams[node].data_received(b"+OK\r\n" * 2)
+        assert gate.wire.taken() == b"+OK\r\n" * 4
+
+    check(one)
+
+
+def test_a_refused_request_waits_for_a_blocked_one_for_a_while(
+    check: Callable[[Check], None],
+) -> None:
+    async def one(gate: Gate) -> None:
+        node = node_of(gate, "a")
+        gate.ask("SET a 1", "XREAD BLOCK 0 STREAMS s{a} $")
+        gate.upstreams[node].data_received(DOWN)
+        await asyncio.sleep(RETRY_S + 1)
+        assert gate.wire.taken() == DOWN
+        gate.upstreams[node].data_received(b"*-1\r\n")
+        assert gate.wire.taken() == b"*-1\r\n"
+
+    check(one)
+
+
+def test_a_slot_that_moves_is_not_used_at_two_nodes(check: Callable[[Check], None]) -> None:
+    async def one(gate: Gate) -> None:
+        node, slot = node_of(gate, "a"), cluster_slot_of(b"a")
+        other = (node + 1) % 3
+        gate.ask("SET a 1")
+        gate.wires[node].taken()
+        gate.nodes.routes.set_node(slot, other)
+        gate.client.note_rerouted()
+        gate.ask("SET a 2")
+        assert other not in gate.wires
+        gate.upstreams[node].data_received(b"-MOVED %d 10.0.0.9:6455\r\n" % slot)
+        await asyncio.sleep(1)
+        assert gate.wires[other].taken() == request("SET a 1")
+        gate.upstreams[other].data_received(b"+1\r\n")
+        assert gate.wires[other].taken() == request("SET a 2")
+        gate.upstreams[other].data_received(b"+2\r\n")
+        assert gate.wire.taken() == b"+1\r\n+2\r\n"
 
     check(one)
 

@@ -16,6 +16,7 @@ from tests.support.virtual_time import run_at_once
 from millstream.commands.table.loader import load_table
 from millstream.server.cluster.slot_map import new_map
 from millstream.server.gateway.node_connection import NodeConnection
+from millstream.server.gateway.refused_requests import OVERTAKEN
 from millstream.server.gateway.reply_scanner import ReplyScanner
 from millstream.server.gateway.routing import ENDED, SPREAD, RequestReader, Routes, requests_in
 from millstream.server.gateway.spread_requests import Spread, SpreadPart
@@ -141,78 +142,160 @@ def test_replies_are_passed_on_in_the_order_of_the_requests(seed: int) -> None:
 # ---------------------------------------------------------------- a gateway
 
 
-class Node:
-    """Answers each request with the request itself, and refuses or ends by chance."""
+class Cluster:
+    """Three nodes, of which each owns slots. `done` has the keys of the requests that have run, in
+    their order. Slots change their owner, and the gateway hears of it later."""
 
-    def __init__(self, gate: Gate, node: int, chance: random.Random, *, may_end: bool) -> None:
-        self.done: list[bytes] = []
-        self._gate = gate
+    def __init__(self, gate: Gate, chance: random.Random, *, may_end: bool) -> None:
+        self.owners = list(SLOTS)
+        self.done: list[str] = []
+        self.gate = gate
+        self.chance = chance
+        self.may_end = may_end
+        self.refused = chance.choice([0.0, 0.02, 0.1])  # of the requests, for no reason
+        self._nodes = [Node(self, node) for node in range(NODES)]
+
+    def work(self) -> None:
+        gate, chance = self.gate, self.chance
+        chance.choice(self._nodes).work()
+        if chance.random() < 0.1:
+            slot = cluster_slot_of(b"k%d" % chance.randrange(TAGS))
+            self.owners[slot] = chance.randrange(NODES)
+        if chance.random() < 0.1:
+            gate.nodes.routes.set_nodes(self.owners)
+            gate.client.note_rerouted()
+            if chance.random() < 0.5:
+                gate.client.repeat_now()
+
+
+class Node:
+    """Answers each request, and refuses or ends by chance."""
+
+    def __init__(self, cluster: Cluster, node: int) -> None:
+        self._cluster = cluster
         self._node = node
-        self._chance = chance
-        self._may_end = may_end
         self._upstream: NodeConnection | None = None
         self._replies = b""
 
     def work(self) -> None:
         """Answer what has arrived, and send a piece of the replies."""
-        gate, chance, node = self._gate, self._chance, self._node
+        gate, chance, node = self._cluster.gate, self._cluster.chance, self._node
         if node not in gate.upstreams:
             return
         if gate.upstreams[node] is not self._upstream:
             self._upstream, self._replies = gate.upstreams[node], b""
         for request in requests_in(gate.wires[node].taken(), Limits()):
-            if chance.random() < 0.1:
-                self._replies += DOWN
-            else:
-                self.done.append(request)
-                self._replies += encode_reply(request)
+            self._replies += self._reply(request)
         size = chance.choice([0, 1, 40, 10_000])
         piece, self._replies = self._replies[:size], self._replies[size:]
         if piece:
             self._upstream.data_received(piece)
-        if self._may_end and chance.random() < 0.05 and not self._upstream.is_inside:
+        if self._cluster.may_end and chance.random() < 0.05 and not self._upstream.is_inside:
             self._upstream.connection_lost(None)
             del gate.upstreams[node]
+
+    def _reply(self, request: bytes) -> bytes:
+        cluster = self._cluster
+        name, *keys = (word.decode() for word in request.split(b"\r\n")[2::2])
+        keys = keys if name == "DEL" else keys[:1]
+        slot = cluster_slot_of(keys[0].encode())
+        if cluster.owners[slot] != self._node:
+            return b"-MOVED %d 10.0.0.9:6455\r\n" % slot
+        if cluster.chance.random() < cluster.refused:
+            return DOWN
+        cluster.done += keys
+        return b":%d\r\n" % len(keys) if name == "DEL" else encode_reply(keys[0].encode())
+
+
+TAGS = 12
+
+
+class Plan:
+    """The requests of a client, and their replies: a request that a later one of the same slot has
+    overtaken has not run, and all others have, in their order."""
+
+    def __init__(self, chance: random.Random, name: str) -> None:
+        self._chance = chance
+        self._name = name
+        self._keys: list[list[str]] = []  # of each request
+        self._out = b""
+        self.ran: list[bool] = []
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def requests(self, count: int) -> bytes:
+        return b"".join(self._request() for _ in range(count))
+
+    def _request(self) -> bytes:
+        number = len(self._keys)
+        tags = self._chance.sample(range(TAGS), 2)
+        keys = [f"{{k{tag}}}{number}" for tag in tags]
+        words = ["DEL", *keys]
+        if self._name == "GET" or self._chance.random() < 0.8:
+            keys = keys[:1]
+            words = [self._name, *keys, *["v"] * (self._name == "SET")]
+        self._keys.append(keys)
+        return encode_command(words)
+
+    def take(self, out: bytes) -> None:
+        """Bytes for the client."""
+        self._out += out
+        while self._out:
+            keys = self._keys[len(self.ran)]
+            reply = b":2\r\n" if len(keys) == 2 else encode_reply(keys[0].encode())
+            found = OVERTAKEN if self._out.startswith(b"-") else reply
+            if not self._out.startswith(found):
+                assert found.startswith(self._out)
+                break
+            self._out = self._out[len(found) :]
+            self.ran.append(found == reply)
+
+    def check(self, done: list[str]) -> None:
+        places = {key: at for at, key in enumerate(done)}
+        assert len(places) == len(done)
+        last = [""] * TAGS  # the last key of each slot that has run
+        wanted: list[list[str]] = [[] for _ in range(TAGS)]
+        for keys, ran in zip(reversed(self._keys), reversed(self.ran), strict=True):
+            assert ran == all(key in places for key in keys)
+            for key in keys:
+                tag = int(key[2 : key.index("}")])
+                if key in places:
+                    last[tag] = last[tag] or key
+                    wanted[tag].insert(0, key)
+                else:
+                    assert last[tag]  # it has overtaken this one
+        for tag, keys in enumerate(wanted):
+            assert [key for key in done if key.startswith(f"{{k{tag}}}")] == keys
 
 
 @pytest.mark.parametrize("may_end", [False, True])
 @pytest.mark.parametrize("seed", range(examples(20)))
-def test_refused_requests_run_once(
+def test_refused_requests_run_once_and_in_order(
     monkeypatch: pytest.MonkeyPatch, seed: int, *, may_end: bool
 ) -> None:
     """With reads only, also connections end."""
     chance = random.Random(seed)
-    name = "GET" if may_end else "SET"
 
     async def body() -> None:
         gate = Gate(10.0)
         monkeypatch.setattr(NodeConnection, "open", lambda made, place: gate.connect(made))
-        nodes = [Node(gate, node, chance, may_end=may_end) for node in range(NODES)]
-        sent: list[bytes] = []
-        expected = out = b""
-        while len(sent) < 400 or len(out) < len(expected):
+        cluster = Cluster(gate, chance, may_end=may_end)
+        plan = Plan(chance, "GET" if may_end else "SET")
+        while len(plan) < 400 or len(plan.ran) < len(plan):
             assert not gate.wire.is_closed
-            if len(sent) < 400 and chance.random() < 0.5:
-                count = chance.choice([1, 2, 16, 64])
-                more = [
-                    encode_command([name, f"k{chance.randrange(40)}-{len(sent) + at}"])
-                    if name == "GET"
-                    else encode_command([name, f"k{chance.randrange(40)}-{len(sent) + at}", "v"])
-                    for at in range(count)
-                ]
-                sent += more
-                expected += b"".join(map(encode_reply, more))
-                gate.client.data_received(b"".join(more))
-            chance.choice(nodes).work()
+            if len(plan) < 400 and chance.random() < 0.3:
+                gate.client.data_received(plan.requests(chance.choice([1, 2, 4, 8, 64])))
+            cluster.work()
             if chance.random() < 0.3:
                 await asyncio.sleep(0.02)
-            out += gate.wire.taken()
-            assert expected.startswith(out)
+            plan.take(gate.wire.taken())
         assert gate.client.kept.size_bytes == 0
         for upstream in gate.upstreams.values():
             assert upstream.kept_bytes == 0
             assert not upstream.expected
+            assert not upstream.has_refused
         if not may_end:
-            assert sorted(request for node in nodes for request in node.done) == sorted(sent)
+            plan.check(cluster.done)
 
     run_at_once(body())
