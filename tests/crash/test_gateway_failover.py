@@ -207,14 +207,16 @@ def info(server: Server) -> bytes:
 
 
 def test_a_gateway_without_etcd_follows_the_nodes(tmp_path: Path, cluster: TwoShards) -> None:
-    etcd = Gate(int(cluster.settings.urls.rpartition(":")[2]))
+    etcd_port = int(cluster.settings.urls.rpartition(":")[2])
+    etcd = Gate(etcd_port)
     with (
         closing(etcd),
         gateway(tmp_path, cluster, f"http://127.0.0.1:{etcd.port}") as front,
         RawClient(front.port) as client,
     ):
         assert client.call("SET", "bar", "1") == OK
-        etcd.requests.hold(after_bytes=0)
+        etcd.target = free_port()  # where nothing listens
+        etcd.cut()
         wait_until(lambda: "etcd cannot be used" in front.log, what="the loss", deadline_s=20)
         target = replica(cluster)
         assert ask(target, "CLUSTER", "FAILOVER") == OK
@@ -225,7 +227,7 @@ def test_a_gateway_without_etcd_follows_the_nodes(tmp_path: Path, cluster: TwoSh
         assert client.call("SET", "bar", "3") == OK  # another member has been asked
         target.start()
         cluster.wait_for_followers()
-        etcd.requests.release()
+        etcd.target = etcd_port
         wait_until(lambda: "etcd can be used again" in front.log, what="etcd", deadline_s=20)
         assert client.call("GET", "bar") is not None
 
