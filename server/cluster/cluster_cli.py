@@ -26,6 +26,7 @@ from millstream.server.cluster.store.store_opening import StoreSettings
 from millstream.server.cluster.store_cli import (
     STORED_SHARDS_MAX,
     create,
+    given,
     has_all,
     look,
     moves_of,
@@ -199,16 +200,9 @@ def _timeout(default_s: int) -> Callable[[F], F]:
     )  # fmt: skip
 
 
-def _given(context: click.Context, parameter: click.Parameter, text: str) -> str:
-    """An ID of a node. Every ID begins with "", which a script may give by mistake."""
-    if not text:
-        raise click.BadParameter("it is empty")
-    return text
-
-
 @cluster.command()
 @click.argument("shard")
-@click.argument("node", callback=_given)
+@click.argument("node", callback=given)
 @store_options
 @_timeout(3600)
 def add(shard: str, node: str, timeout_s: float, **settings: str) -> None:
@@ -222,7 +216,7 @@ def add(shard: str, node: str, timeout_s: float, **settings: str) -> None:
 
 @cluster.command()
 @click.argument("shard")
-@click.argument("node", callback=_given)
+@click.argument("node", callback=given)
 @store_options
 @_timeout(60)
 def remove(shard: str, node: str, timeout_s: float, **settings: str) -> None:
@@ -235,8 +229,8 @@ def remove(shard: str, node: str, timeout_s: float, **settings: str) -> None:
 
 
 @cluster.command()
-@click.argument("old", callback=_given)
-@click.argument("new", callback=_given)
+@click.argument("old", callback=given)
+@click.argument("new", callback=given)
 @store_options
 @_timeout(3600)
 def replace(old: str, new: str, timeout_s: float, **settings: str) -> None:

@@ -68,7 +68,7 @@ def view_of(contents: Contents) -> ClusterView:
     if CONFIG not in values:
         raise RecordError(
             "etcd has no cluster with this name: check the name, or make the cluster with "
-            "`millstream cluster init`"
+            "`millstream cluster init`, with --from-nodes if etcd has lost its data"
         )
     decode(Format, values[CONFIG].data, CONFIG)
     if MAP not in values:

@@ -19,7 +19,7 @@ from millstream.server.cluster.slot_moves.move_rules import count_of, parse_slot
 from millstream.server.cluster.store.records import MEMBERS_MAX, MoveRecord, Step
 from millstream.server.cluster.store.store import Store
 from millstream.server.cluster.store.store_opening import StoreSettings
-from millstream.server.cluster.store_cli import run_with_store, store_options
+from millstream.server.cluster.store_cli import given, run_with_store, store_options
 from millstream.server.config.store_directives import SHARD_NAME
 
 NO_WAIT = click.option(
@@ -58,7 +58,7 @@ def rebalance_command(no_wait: bool, **settings: str) -> None:
 
 
 @click.command("drain")
-@click.argument("node")
+@click.argument("node", callback=given)
 @store_options
 @NO_WAIT
 def drain_command(node: str, no_wait: bool, **settings: str) -> None:

@@ -90,6 +90,13 @@ def run_with_store(
         raise CliError(str(problem)) from None
 
 
+def given(context: click.Context, parameter: click.Parameter, text: str) -> str:
+    """An ID of a node. Every ID begins with "", which a script may give by mistake."""
+    if not text:
+        raise click.BadParameter("it is empty")
+    return text
+
+
 async def create(store: Store, shards: int, members: int, durable: int) -> None:
     """Write the records of a new cluster. CliError if there is one."""
     names = [f"s{number}" for number in range(1, shards + 1)]

@@ -398,6 +398,8 @@ class Client(asyncio.Protocol):
     def _control(self, row: Command, words: list[bytes], raw: bytes) -> None:
         """MULTI, EXEC, DISCARD, WATCH, UNWATCH."""
         state = self._transaction
+        if state is not None and state.is_void:
+            state = self._transaction = None
         is_open = state is not None and state.is_open
         if row.name == "multi":
             if is_open:
@@ -408,7 +410,7 @@ class Client(asyncio.Protocol):
             if is_open:
                 self._answer(WATCH_INSIDE)
             elif self._pin(slot_of(row, words)):
-                self._send_pinned(raw)
+                self._sending.send_watch(self._transaction, raw)
         elif state is None:
             self._sending.send(self._sending.home_node(), raw)  # UNWATCH, or an error
         elif row.name == "unwatch" and is_open:
@@ -450,9 +452,7 @@ class Client(asyncio.Protocol):
         return True
 
     def _send_pinned(self, raw: bytes) -> None:
-        assert self._transaction is not None
-        assert self._transaction.upstream is not None
-        self._sending.send(self._transaction.upstream.node, raw, is_open=False)
+        self._sending.send_pinned(self._transaction, raw)
 
     def _queue(
         self, state: Transaction, row: Command, kind: int, words: list[bytes], raw: bytes

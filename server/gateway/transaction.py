@@ -33,10 +33,16 @@ class Transaction:
 
     slot: int | None = None  # of its keys
     upstream: NodeConnection | None = None
+    watches: int = 0  # requests that are not refused
     is_open: bool = False  # MULTI was sent
     has_failed: bool = False  # EXEC is refused
     kept: list[bytes] = field(default_factory=list)  # requests without keys, before the first key
     kept_bytes: int = 0
+
+    @property
+    def is_void(self) -> bool:
+        """True if all that was to be watched was refused."""
+        return not (self.is_open or self.watches)
 
     def keep(self, request: bytes) -> bool:
         """Keep a request until the node is known; False if there are too many."""

@@ -59,6 +59,16 @@ def test_a_hand_over_that_was_taken_back_does_not_count(seed: int) -> None:
     fleet.judge()
 
 
+def test_a_target_without_memory_says_so() -> None:
+    fleet = MovingFleet(1)
+    fleet.target.executor.admission.set_memory(full=True, lacking=False)
+    fleet.begin()
+    fleet.until(lambda: bool(fleet.arriving.problem_of(MOVE)))
+    assert fleet.arriving.problem_of(MOVE).startswith(
+        "the new shard has no memory for the slots: OOM command not allowed"
+    )
+
+
 def test_nothing_leaves_before_the_judge_allows_it() -> None:
     fleet = MovingFleet(1)
     fleet.follow()

@@ -255,3 +255,29 @@ def test_a_reply_of_which_a_part_was_sent_ends_the_client(check: Callable[[Check
         assert gate.wire.is_closed
 
     check(one)
+
+
+@pytest.mark.parametrize("refusal", [b"MOVED %d 10.0.0.9:6455", b"NOPERM no access to slot %d"])
+def test_a_refused_watch_leaves_the_client_free(
+    check: Callable[[Check], None], refusal: bytes
+) -> None:
+    async def one(gate: Gate) -> None:
+        node, slot = node_of(gate, "a"), cluster_slot_of(b"a")
+        other = (node + 1) % 3
+        gate.ask("WATCH a")
+        gate.upstreams[node].data_received(b"-" + refusal % slot + b"\r\n")
+        assert gate.wire.taken().startswith(b"-")
+        gate.wires[node].taken()
+        gate.nodes.routes.set_node(slot, other)
+        gate.ask("WATCH a", "WATCH b{a}")  # at the other node
+        assert gate.wires[other].taken() == request("WATCH a") + request("WATCH b{a}")
+        gate.upstreams[other].data_received(b"+OK\r\n-TRYAGAIN wait\r\n")
+        assert gate.wire.taken() == b"+OK\r\n-TRYAGAIN wait\r\n"
+        gate.ask("WATCH b")  # one of them is watched
+        assert gate.wire.taken().startswith(b"-CROSSSLOT ")
+        gate.ask("UNWATCH", "WATCH b")
+        assert not gate.wires[node].taken()
+        gate.upstreams[other].data_received(b"+OK\r\n")
+        assert gate.wire.taken() == b"+OK\r\n"
+
+    check(one)

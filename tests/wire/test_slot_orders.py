@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from typing import cast
 
 import pytest
 from click.testing import CliRunner, Result
@@ -29,7 +30,7 @@ from millstream.server.cluster.store.records import (
     Step,
     encode,
 )
-from millstream.server.cluster.store.store import Change
+from millstream.server.cluster.store.store import Change, Contents, Store, Unreachable
 from millstream.server.cluster.store.store_opening import StoreSettings, open_store
 
 A, B, C = "a" * 40, "b" * 40, "c" * 40
@@ -159,6 +160,7 @@ def test_a_new_shard_gets_its_share_once_it_runs(run: Run, settings: StoreSettin
     found = view(settings).shards["s3"].record
     assert (found.term, found.members, found.size, found.durable) == (0, (), 1, 0)
     assert run("rebalance").output == "no slots have to move\n"
+    assert "shard s3 has no nodes yet: start them first" in run("move", "5", "s3").output
     write(
         settings,
         Change(SHARD + "s3", encode(found._replace(primary=C, members=(C,)))),
@@ -184,6 +186,36 @@ def test_a_drained_shard_has_no_slots(run: Run, settings: StoreSettings) -> None
     }
     ((first, last),) = owned_by(view(settings).map, "s1")
     assert moved == set(range(first, last + 1))
+
+
+def test_no_shard_is_drained_without_a_name(run: Run, settings: StoreSettings) -> None:
+    write(settings, Change(MAP, encode(SlotRanges(1, ((0, 99, "s1"), (100, 16383, "s2"))))))
+    done = run("drain", "")
+    assert (done.exit_code, "NODE': it is empty" in done.output) == (2, True), done.output
+    assert not view(settings).moves
+
+
+def test_moves_are_followed_over_a_loss_of_etcd(run: Run, settings: StoreSettings) -> None:
+    run("move", "0-9", "s2", "--no-wait")
+    ((id, found),) = view(settings).moves.items()
+    shown: list[str] = []
+
+    class Lossy:
+        reads = 0
+
+        async def read(self) -> Contents:
+            self.reads += 1
+            if self.reads < 3:
+                raise Unreachable("etcd cannot be reached")
+            return await open_store(settings).read()
+
+    write(settings, Change(MOVE + id, encode(found.record._replace(step=Step.DONE))))
+    follow = move_orders.follow_moves(cast(Store, Lossy()), {id: found.record}, shown.append)
+    assert asyncio.run(follow)[id].step is Step.DONE
+    assert shown[1:] == [
+        "etcd cannot be reached; the moves end when it is back",
+        "slots 0-9 from s1 to s2: done",
+    ]
 
 
 def test_slots_of_a_shard_that_does_not_run_cannot_move(run: Run, settings: StoreSettings) -> None:

@@ -72,7 +72,9 @@ def test_init_divides_the_slots(run: Run, settings: StoreSettings) -> None:
 
 
 def test_status_shows_what_is_missing(run: Run, settings: StoreSettings) -> None:
-    assert "etcd has no cluster with this name" in run("status").output
+    absent = run("status").output
+    assert "etcd has no cluster with this name" in absent
+    assert "--from-nodes if etcd has lost its data" in absent
     assert run("init", "--shards", "10", "--members", "2", "--durable", "0").exit_code == 0
     lines = run("status").output.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [f"s{number}" for number in range(1, 11)]

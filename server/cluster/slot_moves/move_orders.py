@@ -26,7 +26,7 @@ from millstream.server.cluster.store.records import (
     Step,
     encode,
 )
-from millstream.server.cluster.store.store import Change, Compare, Store
+from millstream.server.cluster.store.store import Change, Compare, Store, Unreachable
 from millstream.storage.keyspace.slot_ranges import Ranges
 
 AGAIN_S = 0.3
@@ -41,6 +41,8 @@ def clock_ms() -> int:
 async def order_moves(store: Store, ranges: Ranges, target: str) -> dict[str, MoveRecord]:
     """Order that the slots move to a shard; the moves by their IDs. CliError if they cannot."""
     view = view_of(await store.read())
+    if target in view.shards and not view.shards[target].record.members:
+        raise CliError(f"shard {target} has no nodes yet: start them first")
     try:
         records = planned(view, ranges, target, clock_ms())
     except ValueError as problem:
@@ -103,13 +105,22 @@ async def _write(
 async def follow_moves(
     store: Store, orders: dict[str, MoveRecord], show: Callable[[str], object]
 ) -> dict[str, MoveRecord]:
-    """Show each step of the moves until all of them have ended; their last records."""
+    """Show each step of the moves until all of them have ended; their last records. Nodes need etcd
+    to end a move, and continue when it is back: so does this."""
     last = dict(orders)
     for record in orders.values():
         show(described(record))
+    is_lost = False
     while any(record.step not in ENDED for record in last.values()):
         await asyncio.sleep(AGAIN_S)
-        view = view_of(await store.read())
+        try:
+            view = view_of(await store.read())
+        except Unreachable as problem:
+            if not is_lost:
+                show(f"{problem}; the moves end when it is back")
+            is_lost = True
+            continue
+        is_lost = False
         for id, before in last.items():
             found = view.moves.get(id)
             record = _removed(before, view) if found is None else found.record

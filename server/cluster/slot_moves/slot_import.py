@@ -366,7 +366,7 @@ class SlotImport:
             self.fail(f"what the other shard has sent cannot be applied: {error}")
             return
         except MemoryFull as error:
-            self.fail(str(error))
+            self.fail(f"the new shard has no memory for the slots: {error}")
             return
         except LinkError as error:
             lost = str(error)
