@@ -37,8 +37,13 @@ class Stored:
         self.moved: list[int] = []
         self.changes = 0
         self.nodes.on_moved = self.moved.append
+        self.rerouted: list[list[int]] = []  # the nodes of slots 0 and 100 after each change
+        self.nodes.on_rerouted = self._note_rerouted
         self.nodes.on_change = self._note_change
         self._revision = 0
+
+    def _note_rerouted(self) -> None:
+        self.rerouted.append([self.nodes.routes.node_of(slot) for slot in (0, 100)])
 
     def _note_change(self) -> None:
         self.changes += 1
@@ -78,6 +83,8 @@ def test_slots_belong_to_the_primaries(stored: Stored) -> None:
     assert stored.moved == [stored.nodes.routes.node_of(0)]
     stored.take(B, 2, epoch=2, half=99)
     assert (stored.port_of(99), stored.port_of(100)) == (7002, 7003)
+    s1, s2 = map(stored.nodes.routes.node_of, (0, 100))
+    assert stored.rerouted[-2:] == [[s1, s1], [s1, s2]]
     changes = stored.changes
     stored.take(B, 2, epoch=2, half=99)
     assert stored.changes == changes
@@ -131,6 +138,7 @@ def test_without_the_store_moved_is_followed(stored: Stored) -> None:
         nodes.note_refusal(s1, b"-MOVED 0 10.0.0.9:7009\r\n")  # a node without a record
         await asyncio.sleep(0)
         assert (stored.port_of(0), stored.port_of(1)) == (7009, 7002)
+        assert stored.rerouted[-1] == [nodes.routes.node_of(0), s1]
         nodes.note_refusal(s1, nodes.unreachable(s1))  # the other member may be the primary
         nodes.note_refusal(s1, nodes.unreachable(s1))  # of several clients: once
         await asyncio.sleep(0)
