@@ -36,7 +36,6 @@ from millstream.server.cluster.member_lease import MemberLease
 from millstream.server.cluster.membership import Member
 from millstream.server.cluster.promise_request import Asker
 from millstream.server.cluster.recollection import describe
-from millstream.server.cluster.slot_moves.move_rules import ENDED
 from millstream.server.cluster.store.records import SECRET, NodeRecord, RecordError
 from millstream.server.cluster.store.seen_store import SeenStore
 from millstream.server.cluster.store.store import (
@@ -71,11 +70,7 @@ def steady_ms() -> int:
 def is_calm(member: Member, now_ms: int) -> bool:
     """True if a node is the primary, and nothing is due within CALM_MS."""
     view = member.view
-    is_changing = (
-        view is None
-        or member.shard in view.changes
-        or any(found.record.step not in ENDED for found in view.moves.values())
-    )
+    is_changing = view is None or member.shard in view.changes or bool(view.moves)
     is_busy = is_changing or member.is_candidate or member.writing is not None
     has_time = not member.needs_lease or now_ms + 2 * CALM_MS < member.held_until_ms()
     return member.is_leading and not is_busy and has_time

@@ -51,6 +51,7 @@ from millstream.server.cluster.member_actions import (
 from millstream.server.cluster.member_lease import MemberLease
 from millstream.server.cluster.reshaping import Reshaping
 from millstream.server.cluster.slot_moves.move_judge import MoveJudge
+from millstream.server.cluster.slot_moves.move_rules import are_moves_older
 from millstream.server.cluster.store.records import (
     ELECTION,
     LEASE,
@@ -317,13 +318,11 @@ class Member:
     # The contents of the store
 
     def _is_old(self, view: ClusterView) -> bool:
-        """True if the store has lost terms that this node has seen, or has on its disk."""
+        """True if the store has lost terms or steps of moves that this node has seen, or terms that
+        it has on its disk."""
         # The recalled view lacks a member that may have left.
         seen = self.seen if self.is_recalled or self.view is None else self.view
-        if seen is not None and (
-            view.map.epoch < seen.map.epoch
-            or any(is_lost(known.record, view.shards.get(n)) for n, known in seen.shards.items())
-        ):
+        if seen is not None and _is_earlier(view, seen):
             return True
         own = view.shard_of(self.id)
         return own is not None and view.shards[own].record.term < self._last_term()
@@ -589,6 +588,15 @@ def is_lost(known: ShardRecord, found: Found[ShardRecord] | None) -> bool:
     if found is None or found.record.term < known.term:
         return known.term > 0
     return found.record.term == known.term and found.record != known
+
+
+def _is_earlier(view: ClusterView, seen: ClusterView) -> bool:
+    """True if a view has an earlier state than a seen one."""
+    return (
+        view.map.epoch < seen.map.epoch
+        or any(is_lost(known.record, view.shards.get(n)) for n, known in seen.shards.items())
+        or are_moves_older(view, seen)
+    )
 
 
 def needs_lease(record: ShardRecord) -> bool:

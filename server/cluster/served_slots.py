@@ -92,12 +92,21 @@ class ServedSlots:
         self._hidden = keyspace.hidden_slots
         self._serve()
         shown = before - self._hidden
-        if shown:  # reads that were not served meanwhile
-            for database in keyspace.databases:
-                for key in database.waiting:
-                    if cluster_slot_of(key) in shown:
-                        keyspace.mark_ready(database.index, key)
-            self._server.executor.serve_ready()
+        if shown:
+            self._serve_waiting(shown)
+
+    def _serve_waiting(self, slots: Collection[int]) -> None:
+        """Serve the reads that have waited while these slots were hidden, in a turn of its own: the
+        data may be incomplete at this moment, because it is loaded again."""
+        assert self._server is not None
+        executor, keyspace = self._server.executor, self._server.keyspace
+        for database in keyspace.databases:
+            for key in database.waiting:
+                if cluster_slot_of(key) in slots:
+                    keyspace.mark_ready(database.index, key)
+        executor.timers.at(executor.read_clocks()[1], executor.serve_ready)
+        executor.serving.timer_stale = True
+        executor.schedule_tick()
 
     def _serve(self) -> None:
         own = {slot for slot, shard in enumerate(self.owners) if shard == self._served}

@@ -30,7 +30,7 @@ from millstream.errors import counted
 from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.election import needed_promises
 from millstream.server.cluster.membership import is_lost
-from millstream.server.cluster.slot_moves.move_rules import UNDECIDED
+from millstream.server.cluster.slot_moves.move_rules import UNDECIDED, are_moves_older
 from millstream.server.cluster.store.records import (
     CONFIG,
     MAP,
@@ -150,7 +150,7 @@ def _refuse_copies(answers: Sequence[NodeAnswer]) -> None:
 
 def _is_newer(answer: NodeAnswer, seen: ClusterView | None, stored: ClusterView) -> bool:
     """True if a node knows something later than the store."""
-    if seen is not None and seen.map.epoch > stored.map.epoch:
+    if seen is not None and (seen.map.epoch > stored.map.epoch or are_moves_older(stored, seen)):
         return True
     shards = {} if seen is None else seen.shards
     if any(is_lost(found.record, stored.shards.get(name)) for name, found in shards.items()):

@@ -21,6 +21,7 @@ from millstream.commands.table.keyspecs import key_positions
 from millstream.errors import CommandError
 
 SHARD_CHANNELS = frozenset(("spublish", "ssubscribe", "sunsubscribe"))
+FLUSHES = frozenset(("flushall", "flushdb"))
 CROSSSLOT = "CROSSSLOT Keys in request don't hash to the same slot"
 DOWN = "CLUSTERDOWN The cluster is down"
 DOWN_TO_WRITES = "CLUSTERDOWN The cluster is down and only accepts read commands"
@@ -84,6 +85,14 @@ cdef Py_ssize_t size_of(Args args) noexcept:
     return size
 
 
+cdef bint must_flush_later(parking, Client client) except -1:
+    """True if a flush has to wait, because it would leave out the keys of leaving slots. CommandError if it
+    has waited for too long."""
+    if parking is None or not parking.slots:
+        return False
+    return parking.must_wait(client.id, next(iter(parking.slots)), 0)
+
+
 cdef class SlotCheck:
     """The slots that this node owns. `node` knows the owners of the others. Requests for slots that are
     being handed over wait in `parking` (server/execution/slot_parking): `must_park`."""
@@ -132,6 +141,8 @@ cdef class SlotCheck:
         if demand.slot_place == NO_KEYS:
             if client.queue is not None and row.name == "exec":
                 self.check_transaction(client, row)
+            elif client.queue is None and row.name in FLUSHES:
+                self.must_park = must_flush_later(self.parking, client)
             return 0
         if demand.slot_place == IN_A_ROW and demand.first == demand.last < args.count:  # one key
             key = &args.items[demand.first]
@@ -152,6 +163,8 @@ cdef class SlotCheck:
         try:
             for queued, args, _ in client.queue:
                 slot = self.slot_of_all(<Row>queued, <Args>args, slot)
+                if (<Row>queued).name in FLUSHES and must_flush_later(self.parking, client):
+                    self.must_park = True
             if slot != NO_SLOT and not self.passes(slot):
                 writes = any((<Row>queued).writes for queued, _, _ in client.queue)
                 self.refuse_foreign(client, row, None, slot, writes)

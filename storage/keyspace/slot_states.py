@@ -72,7 +72,7 @@ class SlotStates:
         self._keyspace = keyspace
         self._freeing: set[int] = set()
         self._is_queued = False
-        self._set_aside: dict[int, list[tuple[str, int, bytes, bytes | None]]] = {}
+        self._set_aside: dict[int, dict[tuple[str, int, bytes, bytes | None], None]] = {}
 
     def __bool__(self) -> bool:
         """True if a slot is hidden."""
@@ -211,7 +211,8 @@ class SlotStates:
         if slot not in self._keyspace.hidden_slots:
             return False
         if slot not in self._freeing:
-            self._set_aside.setdefault(slot, []).append((kind, db, key, name))
+            # Once: the effects that arrive for a group may schedule its timer again and again.
+            self._set_aside.setdefault(slot, {})[kind, db, key, name] = None
         return True
 
     def _forget_work(self, slots: set[int]) -> None:

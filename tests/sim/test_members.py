@@ -67,25 +67,6 @@ def test_a_silent_primary_is_replaced_after_the_node_timeout(size: int, durable:
     world.end()
 
 
-def test_an_election_stops_before_its_transactions_for_tests() -> None:
-    """DEBUG CLUSTER-STOP stand, and choose."""
-    world, leader = begun(3, 1)
-    leader.is_frozen = True
-    candidates = [node.run.member for node in others(world, leader)]
-    for purpose, has_candidate in ((Purpose.STAND, False), (Purpose.CHOOSE, True)):
-        for member in candidates:
-            member.stopped = {purpose}
-        seen = False
-        for _ in range(3 * NODE_TIMEOUT_MS // 10):
-            world.pass_time(10)
-            seen = seen or any(member.is_candidate for member in candidates)
-        assert seen == has_candidate
-        assert not any(member.is_leading for member in candidates)
-    for member in candidates:
-        member.stopped = ()
-    world.end()
-
-
 def test_a_primary_for_which_nothing_is_due_is_calm() -> None:
     world, leader = begun(3, 0)
     world.pass_time(2000)

@@ -105,6 +105,29 @@ def test_the_source_serves_again_when_the_target_is_silent() -> None:
     assert step_of(world) is Step.DONE
 
 
+def test_a_store_with_an_earlier_step_is_not_believed() -> None:
+    """The target could still have the answer of the source, which serves the slots again."""
+    world = begun((3, 1))
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.HANDING)
+    backup = world.store.copy()
+    world.store_cut.add(primary(world, "s2").name)  # as if its transaction were late
+    wait_for(world, Step.COPYING)
+    world.pass_time(100)
+    world.store = backup.restarted(world.now_ms / 1000)
+    world.pass_time(5000)
+    world.heal()
+    world.pass_time(5000)
+    assert primary(world, "s1").run.member.is_store_old
+    assert step_of(world) is Step.HANDING
+    world._write(0)
+    world.pass_time(200)
+    assert len(world.confirmed) == 3
+    assert world.recover([*world.nodes.values()])
+    world.end()
+    assert not world.view.moves
+
+
 def test_no_slot_is_handed_over_during_a_backup() -> None:
     world = begun()
     world.store.commit([], [Change(BACKUP_LOCK, b"1")])

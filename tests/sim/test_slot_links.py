@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.sim import net
-from tests.sim.moving_fleet import MOVE, MovingFleet, contents
+from tests.sim.moving_fleet import MOVE, MovingFleet, MovingNode, contents
 
 from millstream.server.cluster.slot_moves import slot_feed
 from millstream.server.cluster.slot_moves.slot_import import Phase
@@ -146,3 +146,38 @@ def test_old_journals_stay_until_their_frames_are_sent(
     fleet.judge()
     fleet.until(lambda: persistence.base_seq > 0)
     assert "begins again" not in caplog.text
+
+
+def reload(node: MovingNode) -> None:
+    """As DEBUG RELOAD does."""
+    keyspace = node.keyspace
+
+    def empty() -> None:
+        keyspace.slot_states.clear()
+        for database in keyspace.databases:
+            database.clear()
+
+    keyspace.expiring = False
+    node.persistence.read_again(empty)
+    keyspace.expiring = True
+
+
+def test_a_reload_delivers_nothing_to_a_read_that_waits() -> None:
+    fleet = MovingFleet(1)
+    stream, source = b"{x}waits", fleet.source
+    first, second = source.accept(), source.accept()
+    source.ask(first, b"XADD", stream, b"1-1", b"a", b"1")
+    source.ask(first, b"XGROUP", b"CREATE", stream, b"g", b"0")
+    fleet.rest(100)
+    fleet.hand_over(7)
+    fleet.allowed_round = 0
+    source.moves.stay(MOVE)
+    read = b"XREADGROUP", b"GROUP", b"g"
+    source.ask(first, *read, b"one", b"STREAMS", stream, b">")
+    source.ask(second, *read, b"two", b"BLOCK", b"0", b"STREAMS", stream, b">")
+    fleet.rest(100)
+    assert not first.asked
+    assert len(second.asked) == 1
+    reload(source)
+    fleet.rest(100)
+    assert len(second.asked) == 1  # the journal has a state in which the entry was not delivered

@@ -143,6 +143,30 @@ def test_a_transaction_waits_as_a_whole() -> None:
     assert second.call("EXEC") == Error("ERR EXEC without MULTI")
 
 
+def test_a_flush_waits_for_the_leaving_slots() -> None:
+    """Their keys would be left out here, and be there again at the new owner."""
+    node = Node()
+    player, second = node.player(), node.player()
+    assert player.call(f"SET {KEY} 1") == Simple("OK")
+    assert second.call("MULTI") == Simple("OK")
+    node.begin_leaving()
+    player.send("FLUSHALL")
+    assert second.call("FLUSHDB") == Simple("QUEUED")
+    second.send("EXEC")
+    assert waits(player)
+    assert waits(second)
+    node.serve()
+    node.settle()
+    assert player.read() == Simple("OK")
+    assert second.read() == [Simple("OK")]
+    assert player.call("DBSIZE") == 0
+    node.begin_leaving()
+    node.wait_ms(2000)
+    assert player.call("FLUSHALL") == TRYAGAIN
+    node.move()
+    assert player.call("FLUSHALL") == Simple("OK")
+
+
 def test_clients_of_the_slot_learn_of_the_new_owner() -> None:
     node = Node()
     node.pubsub = PubSub(node.executor.push_encoded)

@@ -29,7 +29,7 @@ from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slo
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.keyspace.slot_keys import keys_of_slots
 from millstream.storage.keyspace.slot_ranges import Ranges, parse_ranges, ranges_of, ranges_text
-from millstream.storage.keyspace.slot_states import Import
+from millstream.storage.keyspace.slot_states import TIMER, Import
 from millstream.storage.streams.stream import Stream
 
 HIDDEN, SHOWN = "{h}", "{s}"
@@ -245,6 +245,14 @@ def test_what_is_due_for_hidden_keys_waits(node: Node) -> None:
     held = node.stream(b"{h}held").held
     assert held is not None
     assert held.reservations == 0
+
+
+def test_what_is_due_again_and_again_is_done_once(node: Node) -> None:
+    node.arrive()
+    for _ in range(3):
+        assert node.keyspace.slot_states.set_aside(TIMER, 0, b"{h}a", b"group")
+    note_owned(*node.states, MOVE)
+    assert [request[2:] for request in node.keyspace.timer_requests] == [(b"{h}a", b"group")]
 
 
 def test_hidden_keys_are_freed_in_steps(node: Node) -> None:

@@ -18,6 +18,7 @@ from millstream.storage.keyspace.slot_ranges import Ranges, ranges_of, slots_of
 UNDECIDED = frozenset({Step.PLANNED, Step.COPYING, Step.HANDING})  # the source owns the slots
 ENDED = frozenset({Step.DONE, Step.CANCELED, Step.FAILED})
 RUNNING = frozenset({Step.COPYING, Step.HANDING, Step.MOVED})
+_ORDER = {step: at for at, step in enumerate((Step.COPYING, Step.HANDING, Step.MOVED), start=1)}
 PART_SLOTS = 1024
 RUNNING_MAX = 2  # moves of a shard at a time
 NOT_A_RANGE = "is no slot or range of slots, such as 5 or 0-5460"
@@ -93,6 +94,25 @@ def problem_of(move: str, found: Found[MoveRecord], view: ClusterView) -> str:
         if other != move and is_before and overlap(one.slots, record.slots):
             return f"the move {other} has some of the slots"
     return ""
+
+
+def are_moves_older(view: ClusterView, seen: ClusterView) -> bool:
+    """True if the moves in a view are in an earlier state than they were seen in: the store was
+    restored. The record of a hand-over is not removed before it has another step."""
+    for move, known in seen.moves.items():
+        found = view.moves.get(move)
+        if found is not None and _progress(found.record) < _progress(known.record):
+            return True
+        is_gone = found is None and view.map.epoch == seen.map.epoch
+        if is_gone and known.record.step is Step.HANDING:
+            return True
+    return False
+
+
+def _progress(record: MoveRecord) -> tuple[bool, int, int]:
+    """Greater for a later state of a move: it goes back from a hand-over to copying with one more
+    retry."""
+    return record.step in ENDED, record.retries, _ORDER.get(record.step, 0)
 
 
 # Plans
