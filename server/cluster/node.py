@@ -8,6 +8,7 @@ of the others run.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ from millstream.storage.keyspace.keyspace import Keyspace
 
 if TYPE_CHECKING:
     from millstream.server.cluster.peers import Peers
+
+log = logging.getLogger("millstream.cluster")
 
 LOCAL = "127.0.0.1"  # the address for clients of a Unix socket
 UNKNOWN_HOSTNAME = "?"  # as in Redis
@@ -93,7 +96,11 @@ class ClusterNode:
     def check_keys(self, keyspace: Keyspace) -> None:
         """StartError if the loaded data has keys that this node does not serve."""
         for db in keyspace.databases:
-            foreign = [slot for slot in db.slots.used_cluster_slots() if not self.owns(slot)]
+            foreign = [
+                slot
+                for slot in db.slots.used_cluster_slots()
+                if not self.owns(slot) and slot not in keyspace.hidden_slots
+            ]
             if len(db) and (db.index or foreign):
                 [key] = db.slots.keys_in((foreign or db.slots.used_cluster_slots())[0], 1)
                 whose = f"of database {db.index}" if db.index else "of slots of other nodes"
@@ -121,6 +128,19 @@ class ClusterNode:
         others = [one.folder for one in self._map.shards if one is not self._shard]
         self.coverage.start(sender, clients)
         self.relay = Relay(folder, [folder.parent / name for name in others], deliver, loop, sender)
+        if sender.keyspace.slot_states:
+            loop.call_soon(self.end_moves, sender)  # the journal is open then
+
+    def end_moves(self, executor: Executor) -> None:
+        """End the moves in the data of a cluster on many machines that was restored here: the map
+        says who has the slots."""
+        from millstream.server.cluster.slot_moves.slot_data import end_moves
+
+        try:
+            end_moves(executor.keyspace, executor.effects, self.owns)
+        except CommandError as problem:  # the disk is full: they end at the next start
+            log.error("slots that were moving stay hidden: %s", problem.message)
+        executor.schedule_tick()
 
     def stop(self) -> None:
         if self.relay is not None:

@@ -29,7 +29,7 @@ from millstream.server.monitor.slowlog import Slowlog
 from millstream.server.net.listeners import Listeners
 from millstream.server.replication.discarded import PREFIX as DISCARDED
 from millstream.storage.keyspace.keyspace import Keyspace
-from millstream.storage.keyspace.slot_keys import visible_count
+from millstream.storage.keyspace.slot_keys import visible_count, visible_expiring
 
 CLIENTS_AT_ONCE = 100
 FILES_AT_ONCE = 100
@@ -231,9 +231,10 @@ def _database_lines(keyspace: Keyspace, lines: Lines) -> Iterator[None]:
     for db in keyspace.databases:
         name = f"db{db.index}"
         _add(lines, "redis_db_keys", visible_count(db), db=name)
-        _add(lines, "redis_db_keys_expiring", db.expiring_count, db=name)
+        expiring = visible_expiring(db)
+        _add(lines, "redis_db_keys_expiring", expiring.keys, db=name)
         if len(db):
-            _add(lines, "redis_db_avg_ttl_seconds", db.average_ttl_ms() / 1000, db=name)
+            _add(lines, "redis_db_avg_ttl_seconds", expiring.average_ttl_ms / 1000, db=name)
         if db.index % 16 == 15:
             yield
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from millstream.server.net.listeners import Listeners
     from millstream.server.replication.role import Role
     from millstream.storage.keyspace.keyspace import Keyspace
-from millstream.storage.keyspace.slot_keys import visible_count
+from millstream.storage.keyspace.slot_keys import visible_count, visible_expiring
 
 TOTALS = 5  # commands, bytes in and out, bytes in and out of the links of replicas
 NO_RATES = [0.0] * TOTALS
@@ -471,10 +471,10 @@ def cluster_section(config: Config) -> str:
 
 def keyspace_section(keyspace: Keyspace) -> str:
     return "".join(
-        f"db{db.index}:keys={count},expires={db.expiring_count},avg_ttl={db.average_ttl_ms()},"
+        f"db{db.index}:keys={count},expires={expiring.keys},avg_ttl={expiring.average_ttl_ms},"
         "subexpiry=0\r\n"
         for db in keyspace.databases_with_keys()
-        if (count := visible_count(db))
+        if (count := visible_count(db)) and (expiring := visible_expiring(db))
     )
 
 

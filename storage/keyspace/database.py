@@ -365,8 +365,8 @@ class Database(DatabaseCore):
         """The number of keys with an expiry."""
         return len(self.expiries)
 
-    def average_ttl_ms(self) -> int:
-        """The average remaining time of a sample of the keys with an expiry."""
-        some = list(islice(self.expiries.values(), 64))
+    def average_ttl_ms(self, expiries: Iterable[int] = ()) -> int:
+        """The average remaining time of a sample of the keys with an expiry, or of these ones."""
+        some = list(islice(expiries or self.expiries.values(), 64))
         now_ms = self.keyspace.now_ms
         return sum(max(0, at - now_ms) for at in some) // len(some) if some else 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
+from typing import NamedTuple
 
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.keyspace.database import GROWING, Database
 from millstream.storage.streams.stream import Stream
+
+_SAMPLE = 1000
 
 
 def keys_of_slots(db: Database, slots: Iterable[int]) -> list[bytes]:
@@ -32,6 +35,27 @@ def visible_count(db: Database) -> int:
     """The number of keys, without those in hidden slots."""
     hidden = db.keyspace.hidden_slots
     return len(db) - (sum(map(db.slots.count_in, hidden)) if hidden else 0)
+
+
+class Expiring(NamedTuple):
+    """The number of keys with an expiry, and the average of their remaining times."""
+
+    keys: int
+    average_ttl_ms: int
+
+
+def visible_expiring(db: Database) -> Expiring:
+    """Those that are not in hidden slots; an estimate if many keys are hidden."""
+    hidden = db.keyspace.hidden_slots
+    if not hidden:
+        return Expiring(db.expiring_count, db.average_ttl_ms())
+    keys = some_keys_of(db, hidden, _SAMPLE)
+    share = sum(key in db.expiries for key in keys) / max(1, len(keys))
+    count = db.expiring_count - round(share * sum(map(db.slots.count_in, hidden)))
+    some = (
+        at for key, at in islice(db.expiries.items(), _SAMPLE) if cluster_slot_of(key) not in hidden
+    )
+    return Expiring(max(0, count), db.average_ttl_ms(some))
 
 
 def flush(db: Database) -> int:

@@ -23,6 +23,7 @@ from millstream.server.durability.directory_loader import LoadReport
 from millstream.storage.files.manifest import read_manifest
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.keyspace.keyspace import Keyspace
+from millstream.storage.keyspace.slot_states import Import
 from millstream.storage.streams.stream_snapshot import dump_stream
 
 PORT = 7000
@@ -300,6 +301,25 @@ def test_a_foreign_key_on_the_disk_is_noticed() -> None:
     keyspace.databases[3].set(MINE.encode(), b"v")
     with pytest.raises(StartError, match="keys of database 3"):
         node.check_keys(keyspace)
+
+
+def test_moves_end_in_data_that_was_restored_here() -> None:
+    """The backup of a cluster on many machines may have slots that were moving."""
+    node = Node()
+    mine, first = cluster_slot_of(MINE.encode()), cluster_slot_of(LASTS.encode())
+    for key in (MINE, LASTS):
+        node.keyspace.databases[0].set(key.encode(), b"v")
+    for move, slot in (("1", mine), ("2", first), ("3", mine + 1), ("4", first + 1)):
+        if move < "3":
+            node.keyspace.slot_states.leave(move, ((slot, slot),))
+        else:
+            made = Import(move, ((slot, slot),), "s1", "ab" * 20, 7, -1)
+            node.keyspace.slot_states.begin_import(made)
+    node.node.check_keys(node.keyspace)
+    node.node.end_moves(node.executor)
+    node.settle()
+    assert not node.keyspace.slot_states
+    assert node.player().call("KEYS *") == [MINE.encode()]
 
 
 def test_data_without_the_id_of_a_node_is_adopted_once() -> None:

@@ -127,15 +127,17 @@ def test_no_command_lists_or_counts_hidden_keys(node: Node) -> None:
 def test_info_and_metrics_leave_out_hidden_keys(node: Node) -> None:
     for tag in (HIDDEN, SHOWN):
         node.call(f"XADD {tag}stream * f v")
+    for key, ttl_s in ((f"{HIDDEN}a", 1000), (f"{HIDDEN}b", 1000), (f"{SHOWN}a", 10)):
+        node.call(f"EXPIRE {key} {ttl_s}")
     node.leave()
-    assert keyspace_section(node.keyspace).startswith("db0:keys=4,")
+    assert keyspace_section(node.keyspace).startswith("db0:keys=4,expires=1,avg_ttl=10000,")
     *_, chosen = choose(node.keyspace, ("*",), 10)
     assert chosen is not None
     assert chosen.places == [(0, b"{s}stream")]
     node.call("FLUSHALL")
     assert keyspace_section(node.keyspace) == ""
     node.stay()
-    assert keyspace_section(node.keyspace).startswith("db0:keys=4,")
+    assert keyspace_section(node.keyspace).startswith("db0:keys=4,expires=2,avg_ttl=1000000,")
 
 
 def test_a_database_of_hidden_keys_seems_empty(node: Node) -> None:

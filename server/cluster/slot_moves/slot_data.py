@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from millstream.commands.later.effect_slots import divide
 from millstream.commands.later.slot_pieces import SlotPieces
@@ -76,3 +76,19 @@ class SlotData:
 
     def note_dropped(self, move: str) -> None:
         slot_effects.note_dropped(self._keyspace, self._effects, move)
+
+
+def end_moves(keyspace: Keyspace, effects: Effects, owns: Callable[[int], bool]) -> None:
+    """End all moves, with the slots that this server owns. CommandError without space for the
+    effects."""
+    states = keyspace.slot_states
+    for move, arriving in [*states.imports.items()]:
+        if owns(arriving.ranges[0][0]):
+            slot_effects.note_owned(keyspace, effects, move)
+        else:
+            slot_effects.note_dropped(keyspace, effects, move)
+    for move, left in [*states.left.items()]:
+        if owns(left.ranges[0][0]):
+            slot_effects.note_stay(keyspace, effects, move)
+        else:
+            slot_effects.note_dropped(keyspace, effects, move)
