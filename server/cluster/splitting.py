@@ -107,7 +107,13 @@ def _load(folder: Path, now_ms: int) -> Keyspace:
 
 
 def _check(keyspace: Keyspace, folder: Path) -> None:
-    """DataError if the data cannot be that of a cluster."""
+    """DataError if the data cannot be that of a cluster, or slots of it move."""
+    keyspace.slot_states.free_now()
+    if keyspace.slot_states:
+        raise DataError(
+            f"{folder} has slots that were moving to another shard: start its nodes once, so that "
+            "the moves end"
+        )
     used = [db.index for db in keyspace.databases[1:] if len(db)]
     if used:
         raise DataError(

@@ -93,6 +93,11 @@ def discard_table(table: dict[Any, Any] | Freeable, is_read: Callable[[], bool])
         TO_FREE.append(_Table(items, is_read))
 
 
+def free_when_unread(freeable: Freeable, is_read: Callable[[], bool]) -> None:
+    """Free something in steps once no reader is left, also if the server has not started yet."""
+    TO_FREE.append(_Table(freeable, is_read))
+
+
 def discard_items(items: Container) -> None:
     """Free a container that has no other reference; a short one is freed immediately."""
     if _deferring and len(items) > _AT_ONCE:

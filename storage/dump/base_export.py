@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from millstream.errors import printable, readable
 from millstream.storage.blocks.block import Block
@@ -14,6 +15,7 @@ from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.dump.file_writing import RdbWriter, losses
 from millstream.storage.files.disk import File
 from millstream.storage.files.snapshot_reader import SnapshotReader
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
 
@@ -39,10 +41,13 @@ def export_base(
     with_due: bool = False,
 ) -> RdbExport:
     """Write the keys of a base that are wanted, `with_due` also those that are due, without the end
-    of the file. DataError when the base is damaged."""
+    of the file. Keys that are hidden because their slots move are left out. DataError when the base
+    is damaged."""
     result = RdbExport()
-    for database, key, value, expires_ms in _keys(base, now_ms):
-        if not is_wanted(database, key):
+    reader = SnapshotReader(base)
+    hidden = _hidden_slots(reader.summary.global_meta)
+    for database, key, value, expires_ms in _keys(reader, now_ms):
+        if not is_wanted(database, key) or (hidden and cluster_slot_of(key) in hidden):
             continue
         if expires_ms is not None and expires_ms <= now_ms and not with_due:
             continue
@@ -60,9 +65,16 @@ def export_base(
     return result
 
 
-def _keys(base: File, now_ms: int) -> Iterator[tuple[int, bytes, bytes | Stream, int | None]]:
+def _hidden_slots(global_meta: dict[str, Any]) -> frozenset[int]:
+    keyspace = Keyspace(1)
+    StoredKeyspace(keyspace).restore_global(global_meta)
+    return keyspace.hidden_slots
+
+
+def _keys(
+    reader: SnapshotReader, now_ms: int
+) -> Iterator[tuple[int, bytes, bytes | Stream, int | None]]:
     """The keys: database, key, value, expiry. Those of one section at a time are in memory."""
-    reader = SnapshotReader(base)
     for section in range(len(reader.summary.sections)):
         small = reader.small_streams(section)
         if small is not None:

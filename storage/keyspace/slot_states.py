@@ -252,12 +252,21 @@ class SlotStates:
         if not lazyfree.is_deferring():
             while self.free_step(1000):
                 pass
-        elif not self._is_queued:
+        else:
+            self._queue()
+
+    def _queue(self) -> None:
+        if not self._is_queued:
             self._is_queued = True
-            lazyfree.discard_table(self, self._is_read)
+            lazyfree.free_when_unread(self, self._is_read)
 
     def _is_read(self) -> bool:
         return self._keyspace.is_walked() or not self._keyspace.expiring
+
+    def free_now(self) -> None:
+        """Free what is left of dropped slots, without a server."""
+        self._finish_freeing(set(self._freeing))
+        self._changed()
 
     def _finish_freeing(self, slots: set[int]) -> None:
         """Free everything in these slots now, before other keys arrive."""
@@ -293,4 +302,4 @@ class SlotStates:
         self._freeing = set(slots_of(meta["freeing"]))
         if self._freeing:
             self._changed()
-            self._free_later()
+            self._queue()  # their keys are loaded after this

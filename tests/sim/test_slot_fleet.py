@@ -16,6 +16,9 @@ from millstream.commands.runtime.slot_effects import (
     note_owned,
     note_stay,
 )
+from millstream.storage.dump.base_export import export_base
+from millstream.storage.dump.file_writing import TARGETS, RdbWriter
+from millstream.storage.files.disk import File
 from millstream.storage.files.snapshot_format import SLOTS_VERSION, SMALL_VERSION
 from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
@@ -76,10 +79,21 @@ class TwoServers(Fleet):
         note_left(keyspace, effects, "2e", ranges(LEAVING))
         self.write(b"begun")
 
-    def version(self, node: FleetNode) -> int:
-        """The version of the newest base."""
+    def base(self, node: FleetNode) -> File:
+        """The newest base."""
         (name,) = [name for name in node.disk.names() if name.startswith("base-")]
-        return SnapshotReader(node.disk.read(name)).summary.header.version
+        return node.disk.read(name)
+
+    def version(self, node: FleetNode) -> int:
+        return SnapshotReader(self.base(node)).summary.header.version
+
+    def exported(self) -> bytes:
+        """The base of the primary as a file for Redis."""
+        pieces: list[bytes] = []
+        writer = RdbWriter(pieces.append, TARGETS["7.2"], b"")
+        export_base(self.base(self.primary), writer, 0)
+        writer.finish()
+        return b"".join(pieces)
 
     def rewrite(self) -> None:
         for node in self.nodes:
@@ -108,6 +122,8 @@ def test_a_replica_and_a_restarted_server_have_the_states() -> None:
         if step == "restarted":
             fleet.rewrite()
             assert {fleet.version(node) for node in fleet.nodes} == {SLOTS_VERSION}
+            assert b"arrived" not in fleet.exported()
+            assert b"begun" in fleet.exported()
         fleet.restart()
     note_owned(*fleet.parts, "1f")
     note_stay(*fleet.parts, "2e")

@@ -282,6 +282,32 @@ def test_hidden_keys_are_freed_in_steps(node: Node) -> None:
     assert set(node.replayed().databases[0].table) == set(node.keyspace.databases[0].table)
 
 
+def test_what_was_being_freed_is_not_shown_after_a_restart(node: Node) -> None:
+    node.leave()
+    lazyfree.defer(True)
+    try:
+        node.drop()
+        meta = StoredKeyspace(node.keyspace).global_meta()
+    finally:
+        lazyfree.defer(False)
+    restored = Keyspace(clustered=True)
+    restored.expiring = False
+    StoredKeyspace(restored).restore_global(meta)
+    restored.databases[0].set(b"{h}a", b"v")  # the keys of a base follow
+    assert restored.hidden_slots == {SLOT}
+    again = Keyspace(clustered=True)
+    again.databases[0].set(b"{h}a", b"v")
+    StoredKeyspace(again).restore_global(meta)
+    again.slot_states.free_now()
+    assert not again.databases[0].table
+    assert not again.slot_states
+    restored.expiring = True
+    while lazyfree.free_step(8):
+        pass
+    assert not restored.databases[0].table
+    assert not restored.hidden_slots
+
+
 def test_an_import_does_not_mix_with_what_was_dropped(node: Node) -> None:
     node.leave()
     lazyfree.defer(True)
