@@ -97,7 +97,7 @@ def _load(folder: Path, now_ms: int) -> Keyspace:
         manifest = load_manifest(disk)
         if manifest is None:
             raise DataError(f"{folder} holds no data of a server")
-        keyspace = load_strictly(disk, manifest, LoadReport(), now_ms)
+        keyspace = load_strictly(disk, manifest, LoadReport(), now_ms, clustered=True)
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error.strerror}") from None
     finally:

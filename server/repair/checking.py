@@ -406,7 +406,9 @@ class Checker:
             self._tell(before + done, self._total_bytes)
 
         try:
-            keyspace = load_strictly(self._disk, manifest, result, self._now_ms, tell)
+            keyspace = load_strictly(
+                self._disk, manifest, result, self._now_ms, tell, clustered=True
+            )
             self.report.total_keys = sum(map(len, keyspace.databases))
             self.report.total_entries = _entries_in(keyspace)
         except DamageError as damage:  # the disk returned other bytes than before
@@ -440,9 +442,13 @@ def load_strictly(
     report: LoadReport,
     now_ms: int,
     tell: Callable[[int, int], None] | None = None,
+    *,
+    clustered: bool = False,
 ) -> Keyspace:
-    """Load the files that a manifest names into a new keyspace. DataError as at a start."""
-    keyspace = new_keyspace(now_ms)
+    """Load the files that a manifest names into a new keyspace. DataError as at a start. If it is
+    `clustered`, the keys are in another order, and those of a slot, which a node may have removed
+    before it copied them, are found at once."""
+    keyspace = new_keyspace(now_ms, clustered=clustered)
     for _ in loader_of(disk, keyspace).read(manifest, report, tell):
         pass
     return keyspace
@@ -462,9 +468,12 @@ def loader_of(disk: Disk, keyspace: Keyspace) -> Loader:
     return Loader(disk, StoredKeyspace(keyspace), partial(apply_effects, keyspace), Block)
 
 
-def new_keyspace(now_ms: int, databases_count: int | None = None) -> Keyspace:
+def new_keyspace(
+    now_ms: int, databases_count: int | None = None, *, clustered: bool = False
+) -> Keyspace:
     """An empty keyspace that accepts all data that a server may have written."""
     load_table()
-    keyspace = Keyspace(DATABASES if databases_count is None else databases_count)
+    count = DATABASES if databases_count is None else databases_count
+    keyspace = Keyspace(count, clustered=clustered)
     keyspace.set_time(now_ms)
     return keyspace

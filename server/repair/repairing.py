@@ -148,7 +148,7 @@ class _Repair:
     def _try_out(self, manifest: Manifest) -> LoadReport:
         """Load the new files before they become current."""
         result = LoadReport()
-        load_strictly(self._disk, manifest, result, self._now_ms)
+        load_strictly(self._disk, manifest, result, self._now_ms, clustered=True)
         return result
 
     def _lay_down(self, manifest: Manifest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 from tests.support.captures import whole
@@ -22,12 +23,15 @@ from millstream.commands.runtime.slot_effects import (
 )
 from millstream.server.metrics.stream_series import choose
 from millstream.server.monitor.info import keyspace_section
+from millstream.server.repair.checking import new_keyspace
 from millstream.storage.blocks import lazyfree
 from millstream.storage.capture.capture import Capture
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
+from millstream.storage.keyspace import slot_keys, slot_states
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
+from millstream.storage.keyspace.database import Database
 from millstream.storage.keyspace.keyspace import Keyspace
-from millstream.storage.keyspace.slot_keys import keys_of_slots
+from millstream.storage.keyspace.slot_keys import keys_of_slots, some_keys_of
 from millstream.storage.keyspace.slot_ranges import Ranges, parse_ranges, ranges_of, ranges_text
 from millstream.storage.keyspace.slot_states import TIMER, Import
 from millstream.storage.streams.stream import Stream
@@ -540,3 +544,33 @@ def test_ranges_have_a_text() -> None:
     ranges = ranges_of([5, 0, 1, 2, 16383])
     assert ranges_text(ranges) == b"0-2,5,16383"
     assert parse_ranges(b"0-2,5,16383") == ranges
+
+
+def test_slots_are_emptied_in_the_database_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check has 10,000 databases, and a journal may empty every slot many times."""
+    keyspace = Keyspace(10_000)
+    asked = []
+
+    def noted(db: Database, slots: Iterable[int], most: int) -> list[bytes]:
+        asked.append(db)
+        return some_keys_of(db, slots, most)
+
+    monkeypatch.setattr(slot_keys, "some_keys_of", noted)
+    monkeypatch.setattr(slot_states, "some_keys_of", noted)
+    keyspace.slot_states.empty({SLOT})
+    keyspace.slot_states.leave(MOVE, RANGES)
+    keyspace.slot_states.drop(MOVE)
+    assert not keyspace.hidden_slots
+    assert asked == [keyspace.databases[0]] * len(asked)
+
+
+def test_the_keys_of_a_slot_are_found_at_once_in_a_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slot_keys, "cluster_slot_of", None)  # of each key
+    keyspace = new_keyspace(1, clustered=True)
+    db = keyspace.databases[0]
+    db.put(b"{h}a", b"1")
+    db.put(b"{s}a", b"1")
+    assert keyspace.slot_states.empty({SLOT}) == 1
+    assert list(db.table) == [b"{s}a"]
