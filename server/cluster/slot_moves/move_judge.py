@@ -40,7 +40,6 @@ from millstream.server.cluster.member_actions import Action, Address, Purpose, R
 from millstream.server.cluster.slot_moves.move_data import MoveData, SourceNode
 from millstream.server.cluster.slot_moves.move_rules import (
     ENDED,
-    RUNNING,
     RUNNING_MAX,
     UNDECIDED,
     moved_map,
@@ -381,7 +380,3 @@ def canceled(record: MoveRecord, ended_ms: int) -> MoveRecord | None:
     if record.step not in UNDECIDED:
         return None
     return record._replace(step=Step.CANCELED, reason="", ended_ms=ended_ms)
-
-
-def is_running(record: MoveRecord) -> bool:
-    return record.step in RUNNING

@@ -142,10 +142,6 @@ class SlotImport:
     # What the judge asks
 
     @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
     def is_close(self) -> bool:
         """True if all slots are copied, and little is missing."""
         missing = self._missing_bytes

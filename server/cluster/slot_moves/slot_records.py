@@ -31,7 +31,7 @@ class Place(NamedTuple):
     slot: int
 
 
-class Copied(NamedTuple):
+class Complete(NamedTuple):
     number: int
     slot: int
 
@@ -62,8 +62,8 @@ def _unpack(form: struct.Struct, payload: bytes) -> Sequence[int]:
     return form.unpack(payload)
 
 
-def parse_copied(payload: bytes) -> Copied:
-    return Copied(*_unpack(_COPIED, payload))
+def parse_copied(payload: bytes) -> Complete:
+    return Complete(*_unpack(_COPIED, payload))
 
 
 def parse_missing(payload: bytes) -> int | None:
