@@ -6,8 +6,9 @@ import pytest
 from tests.sim import net
 from tests.sim.moving_fleet import MOVE, MovingFleet, MovingNode, contents
 
+from millstream.errors import CommandError
 from millstream.server.cluster.slot_moves import slot_feed
-from millstream.server.cluster.slot_moves.slot_import import Phase
+from millstream.server.cluster.slot_moves.slot_import import Phase, SlotImport
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +68,25 @@ def test_a_target_without_memory_says_so() -> None:
     assert fleet.arriving.problem_of(MOVE).startswith(
         "the new shard has no memory for the slots: OOM command not allowed"
     )
+
+
+def test_a_move_waits_for_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = MovingFleet(1)
+    apply_slice = SlotImport._apply_slice
+    full = "MISCONF Errors writing to the AOF file: No space left on device"
+
+    def refuse(one: SlotImport) -> None:
+        raise CommandError(full)
+
+    monkeypatch.setattr(SlotImport, "_apply_slice", refuse)
+    fleet.begin()
+    fleet.until(lambda: bool(fleet.arriving.obstacle_of(MOVE)))
+    assert fleet.arriving.obstacle_of(MOVE) == full
+    assert not fleet.arriving.problem_of(MOVE)
+    monkeypatch.setattr(SlotImport, "_apply_slice", apply_slice)
+    fleet.hand_over(7)
+    assert not fleet.arriving.obstacle_of(MOVE)
+    fleet.judge()
 
 
 def test_nothing_leaves_before_the_judge_allows_it() -> None:

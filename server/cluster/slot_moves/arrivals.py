@@ -96,6 +96,11 @@ class Arrivals:
         found = self._by_move.get(move)
         return "" if found is None else found.problem
 
+    def obstacle_of(self, move: str) -> str:
+        """The reason why a move waits, or ""."""
+        found = self._by_move.get(move)
+        return "" if found is None else found.obstacle
+
     def hand_over(self, move: str, asked_round: int) -> None:
         """Ask for the hand-over in this round, which the answer has to name."""
         found = self._by_move.get(move)

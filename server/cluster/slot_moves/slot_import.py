@@ -111,6 +111,7 @@ class SlotImport:
     ) -> None:
         self.order = order
         self.problem = ""
+        self.obstacle = ""  # why nothing can be applied at present
         self.received_bytes = 0
         self.handed: Left | None = None
         self.place = NO_PLACE
@@ -353,11 +354,13 @@ class SlotImport:
             self._apply_soon(BUSY_S)
             return
         commits.flush_tick()
-        delay_s, lost = 0.0, ""
+        delay_s, lost, obstacle = 0.0, "", ""
         try:
             self._apply_slice()
-        except CommandError:  # the disk is full: tried again
-            delay_s = BUSY_S
+        except CommandError as error:  # the disk is full: tried again
+            delay_s, obstacle = BUSY_S, str(error)
+            if not self.obstacle:
+                log.warning("move %s waits: %s", self.order.move, obstacle)
         except (EffectError, ValueError) as error:
             self.fail(f"what the other shard has sent cannot be applied: {error}")
             return
@@ -366,6 +369,7 @@ class SlotImport:
             return
         except LinkError as error:
             lost = str(error)
+        self.obstacle = obstacle
         if self._reached != self.place:  # there is room for that
             self._note_place(self._reached)
         else:

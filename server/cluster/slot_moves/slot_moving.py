@@ -88,6 +88,8 @@ class SlotMoving:
             view.shards[name].record.primary if name in view.shards else ""
             for name in (record.source, record.target)
         )
+        arriving = self.links.arriving
+        error = record.reason or arriving.problem_of(move) or arriving.obstacle_of(move)
         pause_ms = record.moved_ms - record.handed_ms if record.moved_ms else 0
         fields: dict[str, str | int] = {
             "id": move,
@@ -96,7 +98,7 @@ class SlotMoving:
             "dest": target,
             "operation": "import" if record.target == shard else "migrate",
             "state": STATES.get(record.step, record.step.value),
-            "last_error": record.reason or self.links.arriving.problem_of(move),
+            "last_error": error,
             "retries": record.retries,
             "create_time": record.created_ms,
             "start_time": record.begun_ms,
