@@ -58,7 +58,7 @@ class NodeView(Protocol):
 
     @property
     def etcd(self) -> str:
-        """The state of the store: ok, unreachable, outdated."""
+        """The state of the store: ok, unreachable or `behind`."""
 
     @property
     def is_serving(self) -> bool:
@@ -229,7 +229,8 @@ def cluster_shards(ctx: Context[ClusterHost], args: Args) -> object:
     The reply has a map for each shard: `slots` [first, last, ..] and `nodes`, a list of maps with
     id, port, tls-port, ip, endpoint, hostname, role, replication-offset and health (online, failed,
     loading). A node has only the ports that it listens on, a hostname if it announces one, and
-    last, an availability-zone if it has one (`cluster-zone`).
+    last, an availability-zone if it has one (`cluster-zone`). With etcd, a primary knows the
+    offsets of its replicas, and a replica that of its primary; those of others are 0.
     """
     shards: dict[str, list[NodeRow]] = {}
     for row in _node(ctx).rows(ctx.session):
@@ -269,7 +270,8 @@ def cluster_nodes(ctx: Context[ClusterHost], args: Args) -> object:
 
     The reply is text with a line for each node: ID, address, flags, primary, the time of the last
     ping (always 0), the time of the last sign of life in milliseconds, epoch, state of the link,
-    slots.
+    slots. With etcd, a primary knows the last signs of life of its replicas, and a replica that of
+    its primary; the others are 0.
     """
     node = _node(ctx)
     lines = [_line(row, node.term) + "\n" for row in node.rows(ctx.session)]
@@ -300,7 +302,7 @@ def cluster_info(ctx: Context[ClusterHost], args: Args) -> object:
     slots (a replica: reads), and fail while it refuses requests with `CLUSTERDOWN The cluster is
     down` (perhaps not reads); `cluster_slots_fail` counts the slots of nodes that have failed.
     `cluster_lease_ms` is the time for which the lease of this node lasts, `cluster_etcd` is ok,
-    unreachable, or outdated (it was restored from a backup). On one machine there is neither a
+    unreachable, or `behind` (it was restored from a backup). On one machine there is neither a
     lease (0) nor etcd (ok).
     """
     node = _node(ctx)
@@ -510,7 +512,7 @@ class OrderWait(BlockedRead):
 @cluster_command(
     "MIGRATION <subcommand: <import: IMPORT start-slot:integer end-slot:integer "
     "[start-slot:integer end-slot:integer ...]> | <cancel: CANCEL <ID task-id | ALL>> | "
-    "<status: STATUS <ID task-id | ALL>>>",
+    "<status: STATUS [ID task-id | ALL]>>",
     "admin no_async_loading audited nondeterministic_output",
     since="8.4.0",
     complexity="O(N), N the number of slots",
@@ -521,11 +523,11 @@ def cluster_migration(ctx: Context[ClusterHost], args: Args) -> object:
     IMPORT moves slots to the shard of this node, which must be its primary; all of them belong to
     one other shard. The reply is the ID of the move, which begins. CANCEL ends a move, or all, to
     this shard, and replies with their number; slots that have moved stay. STATUS replies with a map
-    for each move to and from this shard: `id`, `slots`, `source` and `dest` (the primaries),
-    `operation` (import or migrate), `state` (planned, copying, handing, moved, completed, canceled,
-    failed), `last_error`, `retries`, the times `create_time`, `start_time` and `end_time`, and
-    `write_pause_ms`, for which the slots were not served. Only nodes of clusters in etcd move
-    slots.
+    for the move with this ID, or for each move to and from this shard: `id`, `slots`, `source` and
+    `dest` (the primaries), `operation` (import or migrate), `state` (planned, copying, handing,
+    moved, completed, canceled, failed), `last_error`, `retries`, the times `create_time`,
+    `start_time` and `end_time`, and `write_pause_ms`, for which the slots were not served. Only
+    nodes of clusters in etcd move slots.
     """
     moving = _node(ctx).moving
     if moving is None:
@@ -535,7 +537,9 @@ def cluster_migration(ctx: Context[ClusterHost], args: Args) -> object:
         return _ordered(ctx, moving.order, _take_ranges(args))
     if word not in (b"CANCEL", b"STATUS"):
         raise CommandError(UNKNOWN_WORD)
-    which = args.take().upper()
+    if args.remaining == 0 and word == b"CANCEL":
+        raise wrong_arity("cluster|migration")
+    which = args.take().upper() if args.remaining else b"ALL"
     if which not in (b"ID", b"ALL"):
         raise CommandError(UNKNOWN_WORD)
     if args.remaining != (which == b"ID"):

@@ -11,9 +11,9 @@ class NodeRow(NamedTuple):
 
     `endpoint` is the address that the client is to use, with `client_port`; None: the one to which
     it has connected. `port` and `tls_port` are 0 where the node has none. `health` is online,
-    failed or loading, `pong_ms` the time of its last sign of life (0: the node itself), `offset`
-    the number of its last frame. `primary`: the ID of the primary of a replica, "" of a primary.
-    `zone`: the one that the node names; "": none.
+    failed or loading, `pong_ms` the time of its last sign of life (0: the node itself, or not
+    known), `offset` the number of its last frame (0: not known). `primary`: the ID of the primary
+    of a replica, "" of a primary. `zone`: the one that the node names; "": none.
     """
 
     id: str

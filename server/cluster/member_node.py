@@ -66,6 +66,7 @@ from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls_contexts import make_link_context
 from millstream.server.replication.link_connection import dial
 from millstream.server.replication.role import Role
+from millstream.server.replication.terms import Sign
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import load_manifest
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -262,7 +263,7 @@ class MemberNode:
         member = None if self.service is None else self.service.member
         if member is None or not member.is_reachable:
             return "unreachable"
-        return "outdated" if member.is_store_old else "ok"
+        return "behind" if member.is_store_old else "ok"
 
     def note_change(self) -> None:
         """The store or the part of this node may have changed."""
@@ -383,7 +384,14 @@ class MemberNode:
     def _health(self, node: str) -> str:
         if node == self.id:
             return LOADING if self._is_loading() else ONLINE
-        return ONLINE if self._view and node in self._view.nodes else FAILED
+        if self._view and node in self._view.nodes:
+            return ONLINE
+        sign = self._sign_of(node)  # etcd may be gone, also since the start of this node
+        return ONLINE if sign is not None and sign.is_recent else FAILED
+
+    def _sign_of(self, node: str) -> Sign | None:
+        """The last sign of life of another node, if this one has a link to it."""
+        return None if self.service is None else self.service.terms.sign_of(node)
 
     def rows(self, session: Session) -> list[NodeRow]:
         """All members with a known address as this client sees them: by the first slot of their
@@ -407,6 +415,7 @@ class MemberNode:
         found = self._view.shards[shard].record if self._view and shard else None
         primary = found.primary if found is not None else ""
         has_tls = local_end(session, config.tls.port)[1]
+        sign = None if own else self._sign_of(node)
         return NodeRow(
             node,
             found.id if found is not None else NO_ID,
@@ -419,8 +428,8 @@ class MemberNode:
             record.tls_port,
             own,
             self._health(node),
-            0,
-            self.last_frame() if own else 0,
+            sign.heard_ms if sign is not None else 0,
+            self.last_frame() if own else sign.frame if sign is not None else 0,
             "" if node == primary else primary or NO_ID,
             record.zone,
         )

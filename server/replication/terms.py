@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from millstream.commands.admin.cluster_peers import LastFrame
 from millstream.errors import CommandError
@@ -74,6 +74,15 @@ class Parts(Protocol):
 
     def follow_no_primary(self, is_independent: bool) -> None:
         """Become a primary."""
+
+
+class Sign(NamedTuple):
+    """The last sign of life of another member: its last frame, as far as this server knows; the
+    time of the sign, on the wall clock; and whether that is less than the node timeout ago."""
+
+    frame: int
+    heard_ms: int
+    is_recent: bool
 
 
 class Terms:
@@ -177,6 +186,23 @@ class Terms:
         if link is None or not link.is_connected:
             return None
         return self._role.machine.steady_clock() - link.heard_ms
+
+    def sign_of(self, node: str) -> Sign | None:
+        """The last sign of life of the primary of this server, or of a replica of it; None without
+        a link that is up."""
+        link = self._role.link
+        if link is not None and node == self.primary and link.is_connected:
+            frame, heard_ms = link.last_beat_seq, link.heard_ms
+            frame = max(frame, self._persistence.commits.last_seq)  # more since the last beat
+        else:
+            feed = next((one for one in self._role.feeds if one.node == node), None)
+            if feed is None or not feed.is_online:
+                return None
+            frame, heard_ms = feed.acked_seq, feed.acked_ms
+        machine = self._role.machine
+        silence_ms = machine.steady_clock() - heard_ms
+        is_recent = silence_ms <= self.confirming.node_timeout_ms()
+        return Sign(frame, machine.clock() - silence_ms, is_recent)
 
     # Orders
 

@@ -16,6 +16,7 @@ from tests.support.client import ConnectionClosed, RawClient
 from tests.support.etcd import Etcd
 from tests.support.member_servers import MemberServers, ask, node_id
 from tests.support.resp import Error, Simple
+from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 
@@ -147,6 +148,19 @@ def test_an_operator_changes_the_primary(shard: MemberServers) -> None:
     assert writer.missing() == set()
 
 
+def nodes_of(server: Server) -> list[tuple[bool, int, int]]:
+    """Of each node: whether it has failed, the last sign of life, and the offset."""
+    [shard] = ask(server, "CLUSTER", "SHARDS")  # type: ignore[misc]
+    offsets = [dict(zip(one[::2], one[1::2], strict=True)) for one in shard[3]]  # type: ignore
+    text = ask(server, "CLUSTER", "NODES")
+    assert isinstance(text, bytes)
+    lines = [line.split() for line in text.splitlines()]
+    return [
+        (b"fail" in line[2], int(line[5]), one[b"replication-offset"])
+        for line, one in zip(lines, offsets, strict=True)
+    ]
+
+
 def test_without_etcd_a_primary_stays_also_after_a_restart(tmp_path: Path) -> None:
     etcd = Etcd(tmp_path / "etcd").start()
     shard = MemberServers(tmp_path, etcd)
@@ -163,6 +177,16 @@ def test_without_etcd_a_primary_stays_also_after_a_restart(tmp_path: Path) -> No
                 server.launch()
             assert shard.wait_for_followers() is first
             assert ask(first, "GET", "a") == b"1"
+        wait_until(
+            lambda: nodes_of(first),
+            lambda rows: (
+                all(not failed and offset for failed, _, offset in rows)
+                and sorted(pong > 0 for _, pong, _ in rows) == [False, True, True]
+            ),
+            "all members",
+        )
+        failed, pong, offset = nodes_of(reads_etcd)[0]  # the primary
+        assert (failed, pong > 0, offset > 0) == (False, True, True)
         first.kill()
         etcd.start()
         second = shard.wait_for_primary()

@@ -191,6 +191,9 @@ def test_moves_of_shards_of_one_server(make: Callable[[int], Shards], etcd: Etcd
     assert ordered(servers[0], "CANCEL", "ID", move.decode()) == 1
     found = status(servers[0], move)
     assert (found[b"state"], found[b"slots"]) == (b"canceled", b"8192-9000 16000-16383")
+    assert ordered(servers[0], "STATUS") == ordered(servers[0], "STATUS", "ALL") != []
+    for words in (["CANCEL"], ["STATUS", "ID"]):
+        assert "wrong number of arg" in str(ask(servers[0], "CLUSTER", "MIGRATION", *words))
 
     shards.stop_at("moved")
     move = ordered(servers[1], "IMPORT", "0", "8191")

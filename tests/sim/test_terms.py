@@ -133,6 +133,26 @@ def test_a_primary_continues_after_a_suspension() -> None:
     assert is_entry(shard.ask(0, *ADD))
 
 
+def test_signs_of_life_are_those_of_links() -> None:
+    shard = Shard()
+    assert is_entry(shard.ask(0, *ADD))
+    shard.wait()
+    primary, replica, other = (node.terms for node in shard.members)
+    now_ms = shard.nodes[0].replication.machine.clock()
+    for one, node in ((primary, 1), (primary, 2), (replica, 0), (other, 0)):
+        sign = one.sign_of(id_of_node(node))
+        assert sign is not None
+        assert (sign.frame, sign.is_recent) == (2, True)
+        assert now_ms - 1100 <= sign.heard_ms <= now_ms + 100
+    assert replica.sign_of(id_of_node(2)) is None
+    shard.nodes[0].is_frozen = True
+    shard.wait(6000)
+    sign = replica.sign_of(id_of_node(0))
+    assert sign is not None
+    assert (sign.frame, sign.is_recent) == (2, False)
+    assert sign.heard_ms <= now_ms + 100
+
+
 def test_earlier_frames_count_with_the_first_of_the_term() -> None:
     """A server that has frames of a term between these two could still be elected."""
     shard = Shard()

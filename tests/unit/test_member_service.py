@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from millstream.server.cluster.member_handover import FORGOTTEN_S, PAUSE, MemberHandover
+from millstream.server.cluster.member_node import MemberNode
 from millstream.server.cluster.member_service import MemberService, MemberSettings
 from millstream.server.cluster.store.records import NodeRecord
 from millstream.server.cluster.store.store import Unreachable
+from millstream.server.config.directives import Config
 
 
 def test_each_reason_for_a_lost_store_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -30,6 +32,20 @@ def test_each_reason_for_a_lost_store_is_logged_once(caplog: pytest.LogCaptureFi
         "etcd cannot be used: it is slow",
     ]
     assert service.etcd_errors == 4
+
+
+@pytest.mark.parametrize(
+    ("reachable", "old", "state"),
+    [(True, False, "ok"), (True, True, "behind"), (False, True, "unreachable")],
+)
+def test_the_state_of_etcd(reachable: bool, old: bool, state: str) -> None:
+    unused: Any = None
+    node = MemberNode("a" * 40, Config(), unused, lambda: False, lambda: 0)
+    assert node.etcd == "unreachable"
+    member: Any = SimpleNamespace(is_reachable=reachable, is_store_old=old)
+    service: Any = SimpleNamespace(member=member)
+    node.service = service
+    assert node.etcd == state
 
 
 class Primary:

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from tests.support.etcd import Etcd
 
 from millstream.__main__ import main
+from millstream.cli_error import CliError
 from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.slot_moves import move_orders
 from millstream.server.cluster.slot_moves.move_rules import count_of, owned_by
@@ -30,7 +31,14 @@ from millstream.server.cluster.store.records import (
     Step,
     encode,
 )
-from millstream.server.cluster.store.store import Change, Contents, Store, Unreachable
+from millstream.server.cluster.store.store import (
+    Change,
+    Commit,
+    Compare,
+    Contents,
+    Store,
+    Unreachable,
+)
 from millstream.server.cluster.store.store_opening import StoreSettings, open_store
 
 A, B, C = "a" * 40, "b" * 40, "c" * 40
@@ -213,9 +221,55 @@ def test_moves_are_followed_over_a_loss_of_etcd(run: Run, settings: StoreSetting
     follow = move_orders.follow_moves(cast(Store, Lossy()), {id: found.record}, shown.append)
     assert asyncio.run(follow)[id].step is Step.DONE
     assert shown[1:] == [
-        "etcd cannot be reached; the moves end when it is back",
+        f"etcd cannot be reached; {move_orders.CONTINUE_LATER}",
         "slots 0-9 from s1 to s2: done",
     ]
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_move_is_ordered_once_although_etcd_is_away(
+    run: Run, settings: StoreSettings, is_done: bool
+) -> None:
+    """The first read fails, and the outcome of the first transaction is unknown."""
+    failed: list[str] = []
+
+    class Lossy:
+        async def read(self) -> Contents:
+            if not failed:
+                failed.append("read")
+                raise Unreachable("etcd cannot be reached")
+            return await open_store(settings).read()
+
+        async def commit(self, compares: list[Compare], changes: list[Change]) -> Commit:
+            is_first = "commit" not in failed
+            failed.append("commit")
+            if is_first and not is_done:
+                raise Unreachable("etcd cannot be reached")
+            commit = await open_store(settings).commit(compares, changes)
+            if is_first:
+                raise Unreachable("etcd cannot be reached")
+            return commit
+
+    order = move_orders.order_moves(cast(Store, Lossy()), ((0, 9),), "s2")
+    orders = asyncio.run(order)
+    assert failed == ["read", "commit", "commit"]
+    assert orders.keys() == view(settings).moves.keys()
+
+
+def test_an_order_whose_outcome_stays_unknown_says_so(
+    run: Run, settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(move_orders, "LIMIT_S", 0.05)
+
+    class Away:
+        async def read(self) -> Contents:
+            return await open_store(settings).read()
+
+        async def commit(self, compares: list[Compare], changes: list[Change]) -> Commit:
+            raise Unreachable("etcd cannot be reached")
+
+    with pytest.raises(CliError, match="The slots may move nevertheless: `millstream cluster st"):
+        asyncio.run(move_orders.order_moves(cast(Store, Away()), ((0, 9),), "s2"))
 
 
 def test_slots_of_a_shard_that_does_not_run_cannot_move(run: Run, settings: StoreSettings) -> None:

@@ -30,6 +30,8 @@ from millstream.server.cluster.store.store import Change, Compare, Store, Unreac
 from millstream.storage.keyspace.slot_ranges import Ranges
 
 AGAIN_S = 0.3
+CONTINUE_LATER = "the moves continue when it is back: `millstream cluster status` shows them"
+LIMIT_S = 10.0  # of attempts while etcd cannot be reached
 AT_ONCE = 100  # etcd takes 128 changes in a transaction
 WORDS = {Step.DONE: "done", Step.HANDING: "handing over", Step.MOVED: "moved, ending"}
 
@@ -38,9 +40,24 @@ def clock_ms() -> int:
     return int(time.time() * 1000)
 
 
+async def _read(store: Store, first_s: float) -> ClusterView:
+    """The contents of the store; Unreachable if it is silent until LIMIT_S after this time."""
+    while True:
+        try:
+            return view_of(await store.read())
+        except Unreachable:
+            if _now_s() - first_s > LIMIT_S:
+                raise
+        await asyncio.sleep(AGAIN_S)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
 async def order_moves(store: Store, ranges: Ranges, target: str) -> dict[str, MoveRecord]:
     """Order that the slots move to a shard; the moves by their IDs. CliError if they cannot."""
-    view = view_of(await store.read())
+    view = await _read(store, _now_s())
     if target in view.shards and not view.shards[target].record.members:
         raise CliError(f"shard {target} has no nodes yet: start them first")
     try:
@@ -53,7 +70,7 @@ async def order_moves(store: Store, ranges: Ranges, target: str) -> dict[str, Mo
 async def order_equal_shares(store: Store, emptied: str) -> dict[str, MoveRecord]:
     """Order that all shards get as many slots as the others, and the shard of this name or with
     this node ("": none) no slots; the moves by their IDs. CliError if that is impossible."""
-    view = view_of(await store.read())
+    view = await _read(store, _now_s())
     named = [_shard_named(view, emptied)] if emptied else []
     running = {name for name, found in view.shards.items() if found.record.primary in view.nodes}
     for first, last, shard in view.map.ranges:
@@ -97,9 +114,31 @@ async def _write(
         part = rows[at : at + AT_ONCE]
         compares = [Compare(MAP, view.map_version), *(Compare(MOVE + id, 0) for id, _ in part)]
         changes = [Change(MOVE + id, encode(record)) for id, record in part]
-        if not (await store.commit(compares, changes)).done:
+        if not await _commit(store, compares, changes):
             raise CliError("slots have moved at this moment: try again")
     return orders
+
+
+async def _commit(store: Store, compares: list[Compare], changes: list[Change]) -> bool:
+    """Write new moves; False if a compare does not hold. Again if the outcome is unknown: they are
+    written once at most, because each one must be new. CliError if it stays unknown."""
+    first_s, is_unclear = _now_s(), False
+    while True:
+        try:
+            if (await store.commit(compares, changes)).done:
+                return True
+            return (
+                is_unclear
+                and changes[0].name.removeprefix(MOVE) in (await _read(store, first_s)).moves
+            )
+        except Unreachable as problem:
+            is_unclear = True
+            if _now_s() - first_s > LIMIT_S:
+                raise CliError(
+                    f"{problem}. The slots may move nevertheless: `millstream cluster status` "
+                    "shows the moves"
+                ) from None
+        await asyncio.sleep(AGAIN_S)
 
 
 async def follow_moves(
@@ -117,7 +156,7 @@ async def follow_moves(
             view = view_of(await store.read())
         except Unreachable as problem:
             if not is_lost:
-                show(f"{problem}; the moves end when it is back")
+                show(f"{problem}; {CONTINUE_LATER}")
             is_lost = True
             continue
         is_lost = False
