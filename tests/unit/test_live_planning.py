@@ -49,7 +49,7 @@ class NaiveStream:
 class NaiveServer:
     """Answers TINFO and TSEEK as a server does."""
 
-    address = "redis://naive"
+    address = known_address = "redis://naive"
     is_cluster = False
 
     def __init__(self, **streams: NaiveStream) -> None:
