@@ -27,6 +27,10 @@ class Refusal(Exception):
     """The other member has answered with an error."""
 
 
+class Rejected(Exception):
+    """The other member does not accept this one, because of its protected mode for example."""
+
+
 class Asker:
     """Asks other members, each time over a connection of its own. `secret()` is that of the
     cluster, `make_context()` the TLS of links between servers."""
@@ -46,6 +50,8 @@ class Asker:
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await self._ask(host, port, asked)
+        except Rejected as problem:
+            log.warning("%s:%d does not accept this node: %s", host, port, problem)
         except Refusal as problem:
             log.debug("%s:%d does not promise term %d: %s", host, port, asked.term, problem)
         except (OSError, TimeoutError, ValueError, EOFError, StartError) as problem:
@@ -63,7 +69,10 @@ class Asker:
             )  # fmt: skip
         try:
             writer.write(encode_request([b"CLUSTER", b"PEER", self._secret()]))
-            await _line(reader)
+            try:
+                await _line(reader)
+            except Refusal as problem:
+                raise Rejected(problem) from None
             words = [b"CLUSTER", b"PROMISE", *(str(one).encode() for one in asked)]
             while True:
                 writer.write(encode_request(words))
