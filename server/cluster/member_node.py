@@ -60,7 +60,7 @@ from millstream.server.durability.persistence import Persistence
 from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
 from millstream.server.execution.pubsub import PubSub
-from millstream.server.execution.slot_check import SlotCheck
+from millstream.server.execution.slot_check import DOWN, SlotCheck
 from millstream.server.monitor.histogram import Histogram
 from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls_contexts import make_link_context
@@ -305,10 +305,17 @@ class MemberNode:
         """The error of a request for a slot without a known primary; None if it has one."""
         return UNSERVED if self._primary_of(self._served.owners[slot]) is None else None
 
+    def is_primary_of_term(self) -> bool:
+        """True if this node leads a term. It may end before the slots that it serves are known."""
+        return self.service is not None and self.service.terms.is_leading
+
     def foreign_slot(self, session: Session, slot: int) -> str:
-        """The error of a request for the slot of another node."""
+        """The error of a request for the slot of another node, or of this one as long as it is the
+        primary in the store, but does not lead."""
         primary = self._primary_of(self._served.owners[slot])
         assert primary is not None
+        if primary == self.id:
+            return DOWN
         row = self._row(primary, session)
         return f"MOVED {slot} {row.endpoint or ''}:{row.client_port}"
 

@@ -329,6 +329,8 @@ class MemberService:
                 case Rest(term):
                     if self.terms.term and term > self.terms.term:
                         self.terms.promise(term)
+                    elif not self.member.shard:
+                        self.terms.leave()
         except CommandError as problem:
             if self._refused != problem.message:  # attempts continue
                 self._refused = problem.message

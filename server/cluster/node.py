@@ -76,6 +76,10 @@ class ClusterNode:
         """The error of a request for a slot without an owner; None if it has one."""
         return UNSERVED if self._owners[slot] is None else None
 
+    def is_primary_of_term(self) -> bool:
+        """True if writes for the own slots run here: no node of one machine is a replica."""
+        return True
+
     def foreign_slot(self, session: Session, slot: int) -> str:
         """The error of a request for the slot of another node."""
         owner = self._owners[slot]

@@ -38,7 +38,8 @@ cdef class Admission:
     cdef int end_removal(self) except -1
     cdef int allow_removals(self, str problem) except -1
     cdef int check_write(self, Row row, Args args) except -1
-    cdef bint check_transaction(self, list requests) except -1
+    cdef str refusal_of_role(self, Client client, str problem)
+    cdef bint check_transaction(self, Client client, list requests) except -1
     cdef bint require_room_for_all(self, list requests) except -1
 
 

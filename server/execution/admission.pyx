@@ -203,14 +203,22 @@ cdef class Admission:
         self.server.persistence.full_disk.note_removal()
         return 0
 
-    cdef bint check_transaction(self, list requests) except -1:
+    cdef str refusal_of_role(self, Client client, str problem):
+        """In a cluster, a write for a slot of the own shard that this server refuses with `problem`, because
+        it is a replica, goes to the primary: the error that says so. Otherwise None."""
+        if self.slots is None or self.read_only is None or problem != self.read_only:
+            return None
+        return self.slots.refusal_of_write(client)
+
+    cdef bint check_transaction(self, Client client, list requests) except -1:
         """Refuse a transaction as a whole, before its first request runs: its effects are part of
         one frame. True: call `end_removal` after it."""
         if self.context.write_error is not None and any(
                 (<Row>row).writes and not (self.may_remove and (<Row>row).only_removes(args))
                 for row, args, _ in requests):
-            raise CommandError(
-                f"EXECABORT Transaction discarded because of: {self.context.write_error}")
+            moved = self.refusal_of_role(client, self.context.write_error)
+            raise CommandError(moved or (
+                f"EXECABORT Transaction discarded because of: {self.context.write_error}"))
         if self._out_of_memory is not None and any((<Row>row).needs_memory for row, _, _ in requests):
             raise CommandError(f"EXECABORT Transaction discarded because of: {self._out_of_memory}")
         return self.require_room_for_all(requests)

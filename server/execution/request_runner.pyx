@@ -272,7 +272,7 @@ cdef class RequestRunner:
         cdef list later = None
         cdef Py_ssize_t mark
         cdef bint removes
-        removes = self.admission.check_transaction(requests)
+        removes = self.admission.check_transaction(client, requests)
         self.out.put_head(c'*', len(requests))
         self.context.may_block = False
         try:
@@ -409,6 +409,8 @@ cdef class RequestRunner:
             self.end_audit(self.current, getattr(error, "message", "ERR"))
         if isinstance(error, CommandError):
             message = error.message
+            if self.admission.slots is not None:
+                message = self.admission.refusal_of_role(self.current, message) or message
             if message == SYNTAX and self.row is not None:
                 message = self.row.command.syntax_error
             return self.reply_error(message)

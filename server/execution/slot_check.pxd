@@ -29,6 +29,7 @@ cdef class SlotCheck:
     cdef object node
     cdef Places places
     cdef readonly object parking  # None: no slot is leaving, or this node is no primary
+    cdef int slot  # of the request that was checked last
     cdef bint must_park  # the request that was checked last waits in `parking`
     # Refused requests, by the kind of their error.
     cdef readonly uint64_t moved
@@ -42,5 +43,7 @@ cdef class SlotCheck:
     cdef int check_each(self, Client client, Row row, Args args) except -1
     cdef int refuse_foreign(self, Client client, Row row, Args args, int slot, bint writes) except -1
     cdef bint serves_down(self, Row row, int slot, bint writes) except -1
+    cdef str refusal_of_write(self, Client client)
+    cdef str refusal(self, Client client, int slot)
     cdef int refuse_several(self, Row row, int slot) except -1
     cdef int slot_of_all(self, Row row, Args args, int slot) except -2

@@ -138,6 +138,7 @@ cdef class SlotCheck:
         cdef Slice* key
         cdef Demand demand = row.demand
         self.must_park = False
+        self.slot = NO_SLOT
         if demand.slot_place == NO_KEYS:
             if client.queue is not None and row.name == "exec":
                 self.check_transaction(client, row)
@@ -151,6 +152,7 @@ cdef class SlotCheck:
             return self.check_each(client, row, args)
         else:
             slot = self.slot_of_all(row, args, NO_SLOT)
+        self.slot = slot
         if slot != NO_SLOT and not self.passes(slot):
             self.refuse_foreign(client, row, args, slot, row.writes)
         return 0
@@ -165,6 +167,7 @@ cdef class SlotCheck:
                 slot = self.slot_of_all(<Row>queued, <Args>args, slot)
                 if (<Row>queued).name in FLUSHES and must_flush_later(self.parking, client):
                     self.must_park = True
+            self.slot = slot
             if slot != NO_SLOT and not self.passes(slot):
                 writes = any((<Row>queued).writes for queued, _, _ in client.queue)
                 self.refuse_foreign(client, row, None, slot, writes)
@@ -215,12 +218,26 @@ cdef class SlotCheck:
         if not writes and self.node.may_read(client, slot):
             return 0
         row.rejected += 1
+        raise CommandError(self.refusal(client, slot))
+
+    cdef str refusal_of_write(self, Client client):
+        """The error of a write that only the role of this node refuses, in the request that was checked
+        last: its slot passed, because the node has not learned yet who the primary is. None if this node
+        is the primary, or the request has no keys."""
+        if self.slot == NO_SLOT or self.node.is_primary_of_term():
+            return None
+        return self.refusal(client, self.slot)
+
+    cdef str refusal(self, Client client, int slot):
+        """The error of a request for a slot that this node does not serve."""
         error = self.node.unserved_slot(slot)
-        if error is not None:
-            self.unserved += 1
-            raise CommandError(error)
-        self.moved += 1
-        raise CommandError(self.node.foreign_slot(client, slot))
+        if error is None:
+            error = self.node.foreign_slot(client, slot)
+            if error != DOWN:
+                self.moved += 1
+                return error
+        self.unserved += 1
+        return error
 
     cdef bint serves_down(self, Row row, int slot, bint writes) except -1:
         """While the cluster is down: true if the request runs here. As in Redis, shard channels are

@@ -114,6 +114,7 @@ class Confirming:
     _: KW_ONLY
     durable: int | None = field(default=None, init=False)
     is_leading: bool = field(default=False, init=False)
+    has_left: bool = field(default=False, init=False)  # its shard: it serves nothing
     requires_lease: bool = field(default=False, init=False)  # also without other members
     serves_reads: bool = field(default=False, init=False)
     is_down: bool = field(default=False, init=False)
@@ -140,6 +141,7 @@ class Confirming:
     def prepare(self) -> None:
         """This server becomes the primary. Frames of earlier terms are confirmed with its first
         frame only."""
+        self.has_left = False
         self.hold_point.least = ALL_FRAMES
 
     def begin(self, first_seq: int) -> None:
@@ -158,6 +160,13 @@ class Confirming:
         self._told_seq = 0
         self.feeds.source.term = self.feeds.source.confirmed_seq = 0
         self.hold_point.least = self.lease.until_ms = 0
+
+    def leave(self) -> None:
+        """This server is no member of its shard any more, so no reply here is ever confirmed. The
+        connections with held replies end. New replies show no data and do not wait."""
+        self.executor.close_held()
+        self.has_left = True
+        self.update()
 
     def extend_lease(self, until_ms: int) -> None:
         self.lease.until_ms = until_ms
@@ -226,7 +235,7 @@ class Confirming:
     def _lacks_confirmations(self) -> bool:
         """On a replica: true if a reply could have to wait until there is a primary."""
         link, receiver = self.standing.link, self.standing.receiver
-        if self.durable is None or link is None or receiver.is_wrong:
+        if self.has_left or self.durable is None or link is None or receiver.is_wrong:
             return True
         last_seq = self.persistence.commits.last_seq
         return self.durable > 0 and self.hold_point.seq < last_seq and not link.is_connected
@@ -263,7 +272,8 @@ class Confirming:
     def _shows_all(self, is_down: bool) -> bool:
         """True if reads run that may show what is not confirmed. They begin to do so soon, when the
         replies of all writes that have run are held."""
-        is_allowed = is_down and self._allows_reads and not self.standing.receiver.is_wrong
+        is_wrong = self.has_left or self.standing.receiver.is_wrong
+        is_allowed = is_down and self._allows_reads and not is_wrong
         if not is_allowed:
             self._show_all(False)
         elif not self.hold_point.shows_unconfirmed and not self._is_to_show:
@@ -294,6 +304,8 @@ class Confirming:
             self.feeds.drop_all("the journal of this server does not work")
 
     def _hold(self) -> HoldPoint | MemberHold | Lease | None:
+        if self.has_left:
+            return None
         if self.durable is None or self.durable > 0:
             return self._member_hold if self.is_leading and self.durable else self.hold_point
         return self.lease if self.is_leading and self._needs_lease else None

@@ -256,11 +256,17 @@ class Terms:
             return
         self._acceptance.note_promise(term)
         self._end_leading()
+        self.confirming.has_left = False
         self.term = self._connector.term = term
         self.primary = self._connector.primary = node
         link = self._role.take_link(host, port)
         log.warning("this server follows %s, the primary of term %d", link.address, term)
         self._role.machine.scheduler.call_soon(link.connect)
+
+    def leave(self) -> None:
+        """This server is no member of its shard any more."""
+        self._stand()
+        self.confirming.leave()
 
     def require_lease(self, is_required: bool) -> None:
         """With `durable` 0: this server confirms only in its lease although it knows no other

@@ -71,6 +71,9 @@ class MovingNode(TermsNode):
     def unserved_slot(self, slot: int) -> str | None:
         return None
 
+    def is_primary_of_term(self) -> bool:
+        return self.terms.is_leading
+
     def foreign_slot(self, session: Any, slot: int) -> str:
         return f"MOVED {slot} fleet:7001"
 

@@ -582,6 +582,27 @@ def test_reads_are_allowed_without_members_that_confirm() -> None:
     assert shard.ask(0, *ADD) == NO_REPLY  # held again
 
 
+def test_a_member_that_has_left_answers() -> None:
+    """Its unconfirmed frames are never confirmed here, so no reply may wait for that."""
+    shard = Shard()
+    assert is_entry(shard.ask(0, *ADD))
+    left = shard.members[1]
+    left.terms.confirming.hold_point.seq = 1  # as if it had not heard of more
+    left.terms.confirming._told_seq = 0
+    client = left.accept()
+    left.ask(client, *READ)
+    left.executor.end_tick()
+    assert left.executor.outbox.held_count == 1
+    left.terms.leave()
+    assert client.closed or client.is_stopped()
+    assert left.executor.outbox.held_count == 0
+    assert shard.ask(1, *READ) == DOWN
+    assert shard.ask(1, b"MULTI") == Simple("OK")
+    shard._order(left, 1)  # it joins again
+    shard.wait()
+    assert len(shard.ask(1, *READ)) == 1  # type: ignore[arg-type]
+
+
 def test_reads_are_allowed_without_a_lease() -> None:
     shard = Shard(durable=0)
     primary = shard.members[0]

@@ -20,6 +20,7 @@ from millstream.server.cluster.states import NodeState
 from millstream.server.config.directives import Config
 from millstream.server.durability.data_files import DataFiles
 from millstream.server.durability.directory_loader import LoadReport
+from millstream.server.replication.write_refusals import READONLY
 from millstream.storage.files.manifest import read_manifest
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -125,6 +126,47 @@ def test_the_order_of_checks(node: Node) -> None:
     assert error(client.call(f"XADD {LASTS} MAXLEN x y")).startswith("MOVED")
     # Without an order of keys, the handler's error comes.
     assert "Unbalanced" in error(client.call(f"XREAD STREAMS {LASTS} {MINE} 0"))
+
+
+class Demoted(Node):
+    """A node that leads no term any more, and has not looked at the map since: its slots pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node.is_primary_of_term = lambda: False  # type: ignore[method-assign]
+        self.elsewhere = f"MOVED {cluster_slot_of(MINE.encode())} there:1"
+        self.node.foreign_slot = lambda session, slot: self.elsewhere  # type: ignore[method-assign]
+
+    def demote(self) -> None:
+        self.executor.admission.set_role(READONLY, None)
+
+
+@pytest.mark.parametrize("elsewhere", ["MOVED 7365 there:1", "CLUSTERDOWN The cluster is down"])
+def test_writes_at_a_replica_go_to_the_primary(elsewhere: str) -> None:
+    node = Demoted()
+    node.elsewhere = elsewhere
+    client, queuing, watching = node.player(), node.player(), node.player()
+    assert client.call(f"XADD {MINE} 1-1 f v") == b"1-1"
+    client.call(f"XGROUP CREATE {MINE} g 0")
+    for words in ("MULTI", f"XADD {MINE} * f v"):
+        queuing.call(words)
+    for words in ("MULTI", f"XLEN {MINE}"):
+        watching.call(words)
+    node.demote()
+    for line in (
+        f"XADD {MINE} * f v",
+        f"XREADGROUP GROUP g me STREAMS {MINE} >",
+        f'TREAD {MINE} "" 9 GROUP g 0',
+        f"DEL {MINE}",
+    ):
+        assert error(client.call(line)) == elsewhere, line
+    assert error(queuing.call("EXEC")) == elsewhere
+    assert error(queuing.call("EXEC")) == "ERR EXEC without MULTI"
+    assert watching.call("EXEC") == [1]
+    assert error(client.call("FLUSHALL")) == READONLY  # it has no slot
+    assert client.call(f"XLEN {MINE}") == 1
+    moved = elsewhere.startswith("MOVED")
+    assert (node.node.slots.moved, node.node.slots.unserved) == ((5, 0) if moved else (0, 5))
 
 
 def test_refusals_in_a_transaction(node: Node) -> None:
