@@ -31,6 +31,10 @@ OF_CLIENT_LIMITS = {
 }  # fmt: skip  # test_client_limits
 OF_CRASHES = {"crash-log-enabled"}  # test_signals
 AFTER_FAILED_SAVES = {"save", "stop-writes-on-bgsave-error"}  # tests/crash/test_full_disk
+OF_CLUSTERS = {
+    "cluster-allow-reads-when-down",
+    "cluster-require-full-coverage",
+}  # test_member_shards
 
 
 class Live:
@@ -201,7 +205,7 @@ def test_each_directive_with_an_effect_is_in_the_list() -> None:
         for row in DIRECTIVES.values()
         if row.apply not in (None, READ, ONE_VALUE, certificates)
     }
-    elsewhere = WITH_REPLICAS | OF_CLIENT_LIMITS | OF_CRASHES | AFTER_FAILED_SAVES
+    elsewhere = WITH_REPLICAS | OF_CLIENT_LIMITS | OF_CRASHES | AFTER_FAILED_SAVES | OF_CLUSTERS
     assert own == EFFECTS.keys() | elsewhere
 
 
