@@ -78,7 +78,9 @@ def compile_stale(distribution: Distribution) -> None:
     jobs = os.cpu_count() or 1
     modules = distribution.ext_modules
     translated = distribution.cmdclass["build_ext"].translate(modules, jobs)
-    distribution.ext_modules = [extension for extension in translated if stale(extension)]
+    # The largest ones first: otherwise a core waits at the end, while the other compiles one.
+    largest = sorted(translated, key=lambda extension: -Path(extension.sources[0]).stat().st_size)
+    distribution.ext_modules = [extension for extension in largest if stale(extension)]
     for extension in distribution.ext_modules:
         print(f"compiling {extension.name}", flush=True)
         if "CFLAGS" in os.environ:

@@ -6,8 +6,9 @@ import pytest
 from tests.sim.durable_fleet import play as play_durable
 from tests.sim.fleet import play
 from tests.sim.planned_fleet import play as play_planned
+from tests.support.effort import examples
 
-BATCHES = 10
+BATCHES = examples(6)
 BATCH_SEEDS = 6
 
 

@@ -21,8 +21,8 @@ from millstream.storage.streams.retention import oldest_block_ms
 from millstream.storage.streams.stream import Stream
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = 100 + examples(30)
-SEEDS_TO_EVERYTHING = 100
+SEEDS = 75 + examples(30)
+SEEDS_TO_EVERYTHING = 75
 BATCH_SEEDS = 10
 
 

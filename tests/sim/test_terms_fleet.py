@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.sim.terms_fleet import play
+from tests.support.effort import examples
 
-BATCHES = 6
+BATCHES = examples(4)
 BATCH_SEEDS = 6
 
 
