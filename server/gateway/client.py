@@ -436,7 +436,7 @@ class Client(asyncio.Protocol):
             return False
         if state.upstream is None:
             nodes = self._host.nodes
-            node = self._sending.home_node() if slot is None else nodes.routes.node_of(slot)
+            node = self._sending.node_of(slot)
             if node in nodes.failed:
                 if state.is_open:
                     state.has_failed = True

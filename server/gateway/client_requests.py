@@ -78,6 +78,10 @@ class Sending:
             self._home = running[self.number % len(running)] if running else None
         return (nodes.all or [0])[0] if self._home is None else self._home
 
+    def node_of(self, slot: int | None) -> int:
+        """The node for requests of a slot, or without keys."""
+        return self.home_node() if slot is None else self._host.nodes.routes.node_of(slot)
+
     def upstream(self, node: int) -> NodeConnection:
         """The connection to a node."""
         found = self.upstreams.get(node)
@@ -188,7 +192,7 @@ class Sending:
             self._repeat(Refused(partial(self._send_again, answer, request), 0.0))
 
     def send_by_slot(self, slot: int | None, raw: bytes) -> None:
-        self.send(self.home_node() if slot is None else self._host.nodes.routes.node_of(slot), raw)
+        self.send(self.node_of(slot), raw)
 
     def gather(
         self,
@@ -248,13 +252,18 @@ class Sending:
                 call.raw, call.again, call.until_s = raw, again, until_s
             self.upstream(node).send(raw, call)
             return
+        self._repeat_or_fail(node, again, take, until_s)
+
+    def _repeat_or_fail(
+        self, node: int, again: Again, fail: Callable[[bytes], object], until_s: float
+    ) -> None:
+        """The node cannot be asked at present: `again` is called later, or `fail` with the
+        error."""
         error = self._host.nodes.unreachable(node)
         self._host.nodes.note_refusal(node, error)
-        if self._may_repeat(until_s):
-            self._repeat(Refused(again, until_s))
-        else:
+        if not self.repeat_later(again, until_s):
             self._host.unserved += 1
-            take(error)
+            fail(error)
 
     def _ask_part(
         self,
@@ -271,16 +280,12 @@ class Sending:
         self, raw: bytes, take: Callable[[bytes], object], answer: Answer, until_s: float
     ) -> None:
         """The keys may be at another node, or at several ones, since the map has changed."""
-        node, reader = self._read(raw)
-        if node >= 0:
+        node, reader = self._place_of(raw)
+        if node is not None:
             self._ask_part(raw, take, answer, node, until_s)
-            return
-        assert reader.command is not None
-        if len({*self.nodes_of(reader.command, reader.words)}) > 1:
-            self.split(reader.command, reader.words, take, answer, until_s)
         else:
-            [node] = {*self.nodes_of(reader.command, reader.words)}
-            self._ask_part(raw, take, answer, node, until_s)
+            assert reader.command is not None
+            self.split(reader.command, reader.words, take, answer, until_s)
 
     def nodes_of(self, row: Command, words: list[bytes]) -> list[int]:
         """The node of each key."""
@@ -328,28 +333,29 @@ class Sending:
         reader.feed(raw)
         return reader.next(), reader
 
+    def _place_of(self, raw: bytes) -> tuple[int | None, RequestReader]:
+        """The node of a request; None if it has to be divided among several."""
+        node, reader = self._read(raw)
+        row = reader.command
+        if node >= 0:
+            return node, reader
+        if row is None:
+            return self.home_node(), reader
+        if reader.kind == policies.SPLIT and len({*self.nodes_of(row, reader.words)}) > 1:
+            return None, reader
+        return self.node_of(slot_of(row, reader.words)), reader
+
     def _send_again(self, answer: Answer, raw: bytes, until_s: float) -> None:
         """A request whose reply the client gets as it is."""
-        node, reader = self._read(raw)
-        row = reader.command if node < 0 else None
-        if node < 0 and row is not None:
-            nodes = {*self.nodes_of(row, reader.words)}
-            if reader.kind == policies.SPLIT and len(nodes) > 1:
-                take = partial(self.order.complete, answer)
-                self.split(row, reader.words, take, answer, until_s)
-                return
-            slot = slot_of(row, reader.words)
-            node = self.home_node() if slot is None else self._host.nodes.routes.node_of(slot)
-        elif node < 0:
-            node = self.home_node()
+        node, reader = self._place_of(raw)
+        complete = partial(self.order.complete, answer)
+        if node is None:
+            assert reader.command is not None
+            self.split(reader.command, reader.words, complete, answer, until_s)
+            return
         if node in self._host.nodes.failed:
-            error = self._host.nodes.unreachable(node)
-            self._host.nodes.note_refusal(node, error)
-            if self._may_repeat(until_s):
-                self._repeat(Refused(partial(self._send_again, answer, raw), until_s))
-            else:
-                self._host.unserved += 1
-                self.order.complete(answer, error)
+            again = partial(self._send_again, answer, raw)
+            self._repeat_or_fail(node, again, complete, until_s)
             return
         upstream = self.upstream(node)
         run = Run(upstream, 1, until_s=until_s)
@@ -425,7 +431,8 @@ class Sending:
         have changed something."""
         if not self._is_keeping or upstream.has_messages or upstream.is_inside:
             return False
-        for item in upstream.divide_all():
+        items = upstream.divide_all()
+        for item in items:
             if not item.may_repeat or not self._may_repeat(item.until_s):
                 return False
             for raw in item.requests(self._host.limits):
@@ -433,7 +440,7 @@ class Sending:
                 row = reader.row
                 if row is None or "readonly" not in row.flags:
                     return False
-        for item in upstream.divide_all():
+        for item in items:
             while upstream.expected and upstream.expected[0] is item:
                 self._take_back(upstream, item, upstream.unreachable)
         return True
