@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -15,6 +15,21 @@ from millstream.server.main import run
 
 SHARDS_MAX = 1024
 GATEWAYS_MAX = 64
+
+
+config_option = click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Configuration file in the format of redis.conf.",
+)
+
+
+def as_directives(named: Mapping[str, str | None]) -> list[str]:
+    """The options that are given, as directives on the command line."""
+    return [word for name, value in named.items() if value is not None
+            for word in (f"--{name}", value)]  # fmt: skip
 
 
 class ServeCommand(click.Command):
@@ -42,13 +57,7 @@ class ServeCommand(click.Command):
 @click.option("--port", metavar="PORT", help="TCP port [default: 6455].")
 @click.option("--dir", metavar="FOLDER", help="Data directory [default: data].")
 @click.option("--bind", metavar="ADDRESS", help="Address to listen on [default: 127.0.0.1].")
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Configuration file in the format of redis.conf.",
-)
+@config_option
 @click.option(
     "--shards",
     type=click.IntRange(1, SHARDS_MAX),
@@ -78,9 +87,7 @@ def serve(
     **named: str | None,
 ) -> None:
     """Run a server until it is stopped (Ctrl-C, SIGTERM or the command SHUTDOWN)."""
-    given = [word for name, value in named.items() if value is not None
-             for word in (f"--{name}", value)]  # fmt: skip
-    arguments = [*directives, *given]
+    arguments = [*directives, *as_directives(named)]
     if shards is None:
         if gateways is not None:
             raise click.UsageError("--gateways needs --shards.")

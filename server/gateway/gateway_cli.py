@@ -10,7 +10,7 @@ import click
 
 from millstream.server.config.directives import Config
 from millstream.server.gateway.machine_nodes import Nodes
-from millstream.server.serve_cli import ServeCommand
+from millstream.server.serve_cli import ServeCommand, as_directives, config_option
 
 
 @click.command(
@@ -34,13 +34,7 @@ from millstream.server.serve_cli import ServeCommand
 @click.option("--etcd-key", metavar="FILE", help="Key of this certificate, in PEM.")
 @click.option("--port", metavar="PORT", help="TCP port [default: 6455].")
 @click.option("--bind", metavar="ADDRESS", help="Address to listen on [default: 127.0.0.1].")
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Configuration file in the format of redis.conf.",
-)
+@config_option
 @click.argument("directives", nargs=-1, type=click.UNPROCESSED, metavar="[--DIRECTIVE VALUE]...")
 def gateway(
     file: Path | None,
@@ -56,27 +50,21 @@ def gateway(
     it is stopped (Ctrl-C, SIGTERM). There may be any number of them, also on one port."""
     named = {"port": port, "bind": bind, "dir": dir}
     named |= {f"cluster-{name.replace('_', '-')}": value for name, value in of_cluster.items()}
-    given = [word for name, value in named.items() if value is not None
-             for word in (f"--{name}", value)]  # fmt: skip
     from millstream.server.gateway.gateway_process import serve_nodes
 
     def nodes_of(config: Config) -> Nodes:
         is_of_machine = dir is not None and not config.cluster.name and not config.cluster.etcd
         return _nodes_of_machine(config) if is_of_machine else _stored_nodes(config)
 
-    sys.exit(serve_nodes(file, [*directives, *given], nodes_of, is_shared=True))
+    sys.exit(serve_nodes(file, [*directives, *as_directives(named)], nodes_of, is_shared=True))
 
 
 def _nodes_of_machine(config: Config) -> Nodes:
     """The nodes of a directory. StartError if there are none, or they do not run."""
-    from millstream.errors import StartError
-    from millstream.server.cluster.slot_map import read_map
-    from millstream.server.gateway.machine_nodes import MachineNodes
+    from millstream.server.gateway.machine_nodes import MachineNodes, map_of
     from millstream.server.gateway.supervisor_questions import SupervisorQuestions
 
-    slot_map = read_map(config.dir)
-    if slot_map is None:
-        raise StartError(f"{config.dir} is no directory of nodes")
+    slot_map = map_of(config.dir)
     return MachineNodes(slot_map, config.port, asking=SupervisorQuestions(config.dir))
 
 

@@ -19,11 +19,10 @@ from millstream import __version__
 from millstream.commands.table.loader import load_table
 from millstream.errors import StartError
 from millstream.server.clients import TOO_MANY_CLIENTS
-from millstream.server.cluster.slot_map import read_map
 from millstream.server.config.directives import Config
 from millstream.server.config.loading import load
 from millstream.server.gateway.client import Client
-from millstream.server.gateway.machine_nodes import MachineNodes, Nodes
+from millstream.server.gateway.machine_nodes import MachineNodes, Nodes, map_of
 from millstream.server.monitor import log
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.listeners import Listeners
@@ -190,10 +189,7 @@ def run(arguments: Sequence[str]) -> int:
     file = Path(words.pop(0)) if words and not words[0].startswith("--") else None
 
     def nodes_of(config: Config) -> Nodes:
-        slot_map = read_map(config.dir)
-        if slot_map is None:
-            raise StartError(f"{config.dir} is no directory of nodes")
-        return MachineNodes(slot_map, config.port, config.tls.port)
+        return MachineNodes(map_of(config.dir), config.port, config.tls.port)
 
     return serve_nodes(file, words, nodes_of, is_shared=is_shared)
 

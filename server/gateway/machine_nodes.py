@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from millstream.server.cluster.slot_map import SlotMap
+from millstream.errors import StartError
+from millstream.server.cluster.slot_map import SlotMap, read_map
 from millstream.server.cluster.states import FAILED, NodeState
 from millstream.server.cluster.supervisor_link import StateLink
 from millstream.server.gateway.routing import Routes
@@ -58,6 +60,14 @@ class Nodes(Protocol):
     def start(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None: ...
     def begin_serving(self) -> None: ...
     def close(self) -> None: ...
+
+
+def map_of(folder: Path) -> SlotMap:
+    """The map of a directory of nodes. StartError if it is none."""
+    slot_map = read_map(folder)
+    if slot_map is None:
+        raise StartError(f"{folder} is no directory of nodes")
+    return slot_map
 
 
 class MachineNodes:
