@@ -19,6 +19,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from millstream.backoff import Backoff
 from millstream.client.core import requests
 from millstream.client.core.steps import Answer, Ask, Call, Clock, Command, Sleep, Steps, Together
 from millstream.client.core.words import check_length, is_long
@@ -83,21 +84,15 @@ class RefusedRepeats:
     served elsewhere: for as long as the client waits for a reply, at most REFUSED_S."""
 
     def __init__(self, timeout_s: float, now: Clock) -> None:
-        self._for_s = min(timeout_s, REFUSED_S)
+        """At the first refusal."""
         self._now = now
-        self._until_s: float | None = None
-        self._next_s = FIRST_S
+        self._until_s = now() + min(timeout_s, REFUSED_S)
+        self._backoff = Backoff(FIRST_S, REFUSED_PAUSE_S)
 
     def pause_s(self) -> float | None:
         """The delay before the next attempt; None if there is none."""
-        now_s = self._now()
-        if self._until_s is None:
-            self._until_s = now_s + self._for_s
-        if now_s >= self._until_s:
-            return None
-        pause_s = min(self._next_s, self._until_s - now_s)
-        self._next_s = min(2 * self._next_s, REFUSED_PAUSE_S)
-        return pause_s
+        left_s = self._until_s - self._now()
+        return min(self._backoff.next_s(), left_s) if left_s > 0 else None
 
 
 def repeated(asks: Sequence[Ask]) -> Steps[list[list[Any]]]:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from millstream.backoff import Backoff
 from millstream.commands.table.registry import Command
 from millstream.server.execution.slot_check import positions_of
 from millstream.server.gateway.node_connection import NodeConnection
@@ -57,7 +58,7 @@ class Repeats:
         """`resume` is called after each attempt."""
         self._resume = resume
         self._waiting: list[Refused] = []
-        self._pause_s = FIRST_S
+        self._backoff = Backoff(FIRST_S, LONGEST_S)
         self._timer: asyncio.TimerHandle | None = None
         self.count = 0  # of requests that were sent again
 
@@ -67,7 +68,7 @@ class Repeats:
 
     def add(self, refused: Refused, *, is_first: bool) -> None:
         if is_first:
-            self._pause_s = FIRST_S
+            self._backoff.reset()
         self._waiting.append(refused)
         if refused.upstream is not None:
             refused.upstream.has_refused = True
@@ -75,8 +76,8 @@ class Repeats:
 
     def _send_later(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._pause_s, self.send)
-            self._pause_s = min(2 * self._pause_s, LONGEST_S)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._backoff.next_s(), self.send)
 
     def note_served(self, upstream: NodeConnection, slots: frozenset[int] | None) -> None:
         """A node has run a request that came after those that it has refused."""
