@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from redis.exceptions import MovedError, ResponseError
 
 from millstream.dashboard.server_link import (
-    NOT_SERVED,
     RequestRefused,
     Requests,
     ServerFacts,
@@ -32,7 +31,7 @@ from millstream.node_figures import (
     slot_nodes,
     totals_of,
 )
-from millstream.remote import info_fields
+from millstream.remote import NOT_SERVED, info_fields
 from millstream.server_url import url_of_node
 from millstream.slot_routing import (
     MOVES_MAX,
@@ -160,7 +159,7 @@ class ClusterLink(Requests):
                 if node.problem is None or node.found.address in had_failed
             )
         )
-        figures = [node.figures for node in self.nodes]
+        figures = self.figures
         for one in figures:
             one.set_lag(figures)
         if not self._is_gateway and all(node.problem is not None for node in self.nodes):
@@ -200,8 +199,12 @@ class ClusterLink(Requests):
         return [node for node in self.nodes if node.found.ranges and node.problem is not None]
 
     @property
+    def figures(self) -> list[NodeFigures]:
+        return [node.figures for node in self.nodes]
+
+    @property
     def totals(self) -> NodeTotals:
-        return totals_of([node.figures for node in self.nodes])
+        return totals_of(self.figures)
 
     @property
     def _goes_through_gateway(self) -> bool:

@@ -30,7 +30,6 @@ from millstream.dashboard.server_link import (
 )
 from millstream.dashboard.stream_columns import COLUMNS, TableRow, sort_key
 from millstream.dashboard.stream_info import GroupInfo, StreamInfo
-from millstream.node_figures import totals_of
 from millstream.remote import info_fields, pairs
 from millstream.slot_routing import SLOTS
 
@@ -172,9 +171,8 @@ class PageHandlers:
         await cluster.find_nodes()
         if not cluster.nodes:
             raise HTTPException(404, "this server is not a node of a cluster")
-        figures = [node.figures for node in cluster.nodes]
         return self._board.page(
-            request, "nodes.html", figures=figures, totals=totals_of(figures),
+            request, "nodes.html", figures=cluster.figures, totals=cluster.totals,
             columns=NODE_COLUMNS, slots=SLOTS,
         )  # fmt: skip
 
@@ -256,9 +254,7 @@ class PageHandlers:
                     )
                 else:
                     yield b": nothing new\n\n"
-        except Unavailable:  # the browser asks again
-            return
-        except NotServed:  # the browser asks again, and another node may have the stream
+        except (Unavailable, NotServed):  # the browser asks again: another node may have the stream
             return
         except RequestRefused as problem:
             if not cluster.has_one and str(problem).startswith(DEMOTED):

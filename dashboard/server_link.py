@@ -15,9 +15,14 @@ from redis import RedisError, ResponseError
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ClusterDownError, MovedError, TryAgainError
 
-from millstream.remote import add_password, connect_reason_of, info_fields, reason_of
+from millstream.remote import (
+    NOT_SERVED,
+    add_password,
+    connect_reason_of,
+    info_fields,
+    reason_of,
+)
 from millstream.server_url import split_url
 
 TIMEOUT_S = 10.0
@@ -34,9 +39,6 @@ class RequestRefused(Exception):
 
 class NotServed(RequestRefused):
     """A node of a cluster does not serve the slot of the key, or not now."""
-
-
-NOT_SERVED = (MovedError, ClusterDownError, TryAgainError)
 
 
 class ServerFacts(NamedTuple):

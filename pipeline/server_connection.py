@@ -31,7 +31,7 @@ from redis.retry import Retry
 
 from millstream.backoff import Backoff
 from millstream.pipeline.source_options import SourceOptions, check_server_url
-from millstream.remote import next_step, pairs, reason_of, url_reason_of
+from millstream.remote import NOT_SERVED, next_step, pairs, reason_of, url_reason_of
 from millstream.server_url import shown_url
 from millstream.slot_routing import (
     MOVES_MAX,
@@ -60,7 +60,6 @@ PAUSE_S_MAX = 1.0
 # Temporary failures: a connection that broke, a server that is still loading its data.
 _PASSING = (redis.ConnectionError, redis.TimeoutError)
 # Those of a node of a cluster: another one will serve the slot.
-_NOT_SERVED = (ClusterDownError, MovedError, TryAgainError)
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
 
 
@@ -170,8 +169,7 @@ class ServerConnection:
     def known_address(self) -> Address:
         """The address with the nodes of the cluster, for a task that may start when the server of
         the URL does not run any more."""
-        slots = self._slots
-        nodes = () if slots is None else (*slots.nodes, *slots.replicas)
+        nodes = () if self._slots is None else tuple(self._slots.all)
         return replace(self.address, nodes=nodes)
 
     def connect(self) -> None:
@@ -433,8 +431,7 @@ class ServerConnection:
 
     def _known(self) -> list[Node]:
         """The nodes that may tell the map."""
-        slots = self._slots
-        found = [] if slots is None else [*slots.nodes, *slots.replicas]
+        found = [] if self._slots is None else self._slots.all
         is_socket = "path" in self._client.connection_pool.connection_kwargs
         return [*found, *self.address.nodes, *([] if is_socket else [self._own_node()])]
 
@@ -475,7 +472,7 @@ class ServerConnection:
                     self._read_map(self._known())
                 self._look()
                 return attempt()
-            except (*_PASSING, *_NOT_SERVED) as error:
+            except (*_PASSING, *NOT_SERVED) as error:
                 self._is_old = self._slots is not None or bool(self.address.nodes)
                 if not self._persistent:
                     raise self._unreachable(error, waited_s=0) from error

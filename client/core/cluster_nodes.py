@@ -141,7 +141,7 @@ class ClusterNodes:
         """The nodes that may tell the map, those that have failed last. They have not failed from
         now on."""
         failed, self._failed = self._failed, set()
-        known = dict.fromkeys([*self.slots.nodes, *self.slots.replicas, self.own])
+        known = dict.fromkeys([*self.slots.all, self.own])
         return sorted((node for node in known if node.port), key=failed.__contains__)
 
 

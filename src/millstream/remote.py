@@ -9,11 +9,13 @@ import ssl
 from typing import Any
 
 import redis
-from redis.exceptions import InvalidResponse
+from redis.exceptions import ClusterDownError, InvalidResponse, MovedError, TryAgainError
 
 LARGEST_ID = b"18446744073709551615-18446744073709551615"
 Request = tuple[bytes | str | int, ...]
 DEFAULT_URL = "redis://127.0.0.1:6455"
+NOT_SERVED = (ClusterDownError, MovedError, TryAgainError)
+"""The errors of a node of a cluster that does not serve a slot, or not now."""
 
 
 def add_password(settings: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ def slot_of(key: bytes) -> int:
 
 class SlotNodes:
     """The node of each slot. It never changes: there is a new one after MOVED. `nodes` serve slots;
-    `replicas` know the map, too."""
+    `replicas` are the others."""
 
     def __init__(
         self, rows: Sequence[tuple[int, int, Address]], replicas: Sequence[Address] = ()
@@ -65,6 +65,11 @@ class SlotNodes:
         self._owners: list[Address | None] = [None] * SLOTS
         for first, last, node in rows:
             self._owners[first : last + 1] = [node] * (last + 1 - first)
+
+    @property
+    def all(self) -> list[Address]:
+        """All nodes, which know the map."""
+        return [*self.nodes, *self.replicas]
 
     def node_of(self, slot: int) -> Address | None:
         """The node of a slot; None if no node serves it."""
