@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 
 from millstream.cli_error import CliError
@@ -27,6 +26,7 @@ from millstream.server.cluster.store.records import (
     encode,
 )
 from millstream.server.cluster.store.store import Change, Compare, Store, Unreachable
+from millstream.server.execution.clocks import wall_clock_ms
 from millstream.storage.keyspace.slot_ranges import Ranges
 
 AGAIN_S = 0.3
@@ -34,10 +34,6 @@ CONTINUE_LATER = "the moves continue when it is back: `millstream cluster status
 LIMIT_S = 10.0  # of attempts while etcd cannot be reached
 AT_ONCE = 100  # etcd takes 128 changes in a transaction
 WORDS = {Step.DONE: "done", Step.HANDING: "handing over", Step.MOVED: "moved, ending"}
-
-
-def clock_ms() -> int:
-    return int(time.time() * 1000)
 
 
 async def _read(store: Store, first_s: float) -> ClusterView:
@@ -61,7 +57,7 @@ async def order_moves(store: Store, ranges: Ranges, target: str) -> dict[str, Mo
     if target in view.shards and not view.shards[target].record.members:
         raise CliError(f"shard {target} has no nodes yet: start them first")
     try:
-        records = planned(view, ranges, target, clock_ms())
+        records = planned(view, ranges, target, wall_clock_ms())
     except ValueError as problem:
         raise CliError(str(problem)) from None
     return await _write(store, view, records)
@@ -82,7 +78,7 @@ async def order_equal_shares(store: Store, emptied: str) -> dict[str, MoveRecord
     stopped = view.shards.keys() - running
     shown = {name: found for name, found in view.shards.items() if name not in stopped}
     try:
-        records = shared_out(view._replace(shards=shown), named, clock_ms())
+        records = shared_out(view._replace(shards=shown), named, wall_clock_ms())
     except ValueError as problem:
         raise CliError(str(problem)) from None
     return await _write(store, view, [part for record in records for part in in_parts(record)])

@@ -4,7 +4,6 @@ operators (CLUSTER MIGRATION), and the figures."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,16 +18,13 @@ from millstream.server.cluster.slot_moves.move_rules import ENDED, planned, show
 from millstream.server.cluster.store.records import MAP, MOVE, MoveRecord, Step, encode
 from millstream.server.cluster.store.store import Change, Compare, Refused, Store, Unreachable
 from millstream.server.cluster.stored_users import PendingChange
+from millstream.server.execution.clocks import wall_clock_ms
 from millstream.storage.keyspace.slot_ranges import Ranges, ranges_of, slots_of
 
 LIMIT_S = 5.0
 ATTEMPTS = 5
 UNREACHABLE = "ERR slots cannot be moved while etcd is unreachable"
 STATES = {Step.DONE: "completed"}  # Redis' words; the others are the same
-
-
-def clock_ms() -> int:
-    return int(time.time() * 1000)
 
 
 class SlotMoving:
@@ -45,7 +41,7 @@ class SlotMoving:
         move_timeout_ms: Callable[[], int],
     ) -> None:
         self.links = links
-        self.judge = MoveJudge(links, clock_ms, handover_timeout_ms, move_timeout_ms)
+        self.judge = MoveJudge(links, wall_clock_ms, handover_timeout_ms, move_timeout_ms)
         self._service = service
         self._store = store
         self._end_wait = end_wait
@@ -141,7 +137,7 @@ class SlotMoving:
 
     def _planned(self, view: ClusterView, ranges: Ranges, shard: str) -> MoveRecord:
         try:
-            records = planned(view, ranges, shard, clock_ms())
+            records = planned(view, ranges, shard, wall_clock_ms())
         except ValueError as problem:
             raise CommandError(f"ERR {problem}") from None
         if len(records) > 1:
@@ -177,7 +173,7 @@ class SlotMoving:
 
     async def _cancel_one(self, move: str, found: Found[MoveRecord] | None) -> bool:
         for _ in range(ATTEMPTS):
-            record = None if found is None else canceled(found.record, clock_ms())
+            record = None if found is None else canceled(found.record, wall_clock_ms())
             if found is None or record is None:
                 return False
             compare = Compare(MOVE + move, found.version)
