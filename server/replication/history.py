@@ -41,6 +41,14 @@ def last_common(
     return None
 
 
+def has_frame(lines: Sequence[Line], last: int, name: str, number: int) -> bool:
+    """True if a server with these lines, whose last frame has the number `last`, has this frame of
+    the line with this ID. Frames before the first one of a line are the same wherever the line
+    is."""
+    found = next((end for line, end in _ends(lines, last) if line[0] == name), None)
+    return found is not None and number <= found
+
+
 def _ends(lines: Sequence[Line], last: int) -> list[tuple[Line, int]]:
     """Each line with the number of its last frame."""
     firsts = [first for _, first in lines[1:]]

@@ -21,10 +21,9 @@ from millstream.server.durability.workers import Machine
 from millstream.server.execution.executor import Executor
 from millstream.server.monitor.histogram import Histogram
 from millstream.server.replication.feeds import Feeds
-from millstream.server.replication.history import Histories
+from millstream.server.replication.history import Histories, has_frame
 from millstream.server.replication.resync import Resync
 from millstream.server.replication.terms import Terms
-from millstream.storage.keyspace.keyspace import Line
 
 log = logging.getLogger("millstream.cluster")
 
@@ -55,16 +54,6 @@ class LeftInRun(NamedTuple):
     at_ns: int
 
 
-def has_place(lines: tuple[Line, ...], last_seq: int, place: Place) -> bool:
-    """True if a server with these lines of history has the frame of a place. Frames before the
-    first one of a line are the same wherever the line is."""
-    for at, (name, _) in enumerate(lines):
-        if name == place.history:
-            end = lines[at + 1][1] - 1 if at + 1 < len(lines) else last_seq
-            return place.number <= end
-    return False
-
-
 class Departures:
     """`may_copy(move)` is the reason to refuse a copy, or "", and `may_leave(move, round)` says
     whether the map still waits for the hand-over that was asked for in this round: the judge sets
@@ -92,9 +81,7 @@ class Departures:
         refusal = self.may_copy(asked.move)
         if refusal:
             raise CommandError(f"ERR {refusal}")
-        for feed in list(self._by_client.values()):
-            if feed.move == asked.move:
-                feed.drop("the target has connected again")
+        self.end(asked.move, "the target has connected again")
         if len(self._by_client) >= FEEDS_MAX:
             raise CommandError(f"ERR {FEEDS_MAX} moves are under way from here already")
         parts.histories.require_line()
@@ -127,7 +114,8 @@ class Departures:
         parts = self._parts
         last_seq = parts.persistence.commits.last_seq
         is_here = place.number >= parts.resync.oldest_needed() or place.number == last_seq
-        return is_here and has_place(parts.histories.lines, last_seq, place)
+        lines = parts.histories.lines
+        return is_here and has_frame(lines, last_seq, place.history, place.number)
 
     def acknowledge(self, client: Any, number: int) -> None:
         """ACKSLOTS. Clients other than targets are ignored."""

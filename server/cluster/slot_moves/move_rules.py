@@ -57,9 +57,7 @@ def owned_by(slot_map: SlotRanges, shard: str) -> Ranges:
 
 def moved_map(slot_map: SlotRanges, ranges: Ranges, target: str) -> SlotRanges:
     """The map after a move: the next epoch."""
-    owners = [""] * CLUSTER_SLOTS
-    for first, last, shard in slot_map.ranges:
-        owners[first : last + 1] = [shard] * (last + 1 - first)
+    owners = _owners(slot_map)
     for first, last in ranges:
         owners[first : last + 1] = [target] * (last + 1 - first)
     rows = []
@@ -169,6 +167,7 @@ def planned(view: ClusterView, ranges: Ranges, target: str, created_ms: int) -> 
 
 
 def _owners(slot_map: SlotRanges) -> list[str]:
+    """The shard that owns each slot; "" if there is none."""
     owners = [""] * CLUSTER_SLOTS
     for first, last, shard in slot_map.ranges:
         owners[first : last + 1] = [shard] * (last + 1 - first)

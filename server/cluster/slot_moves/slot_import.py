@@ -310,12 +310,10 @@ class SlotImport:
             self._pending_bytes += event.size
         elif isinstance(event, Refusal):
             self._lose(event.text)
-        elif event.continues:
+        elif event.continues or self.place.slot < 0:
             self._begin(event.line)
-        elif self.place.slot >= 0:
-            self._begin_again()
         else:
-            self._begin(event.line)
+            self._begin_again()
 
     def _begin_again(self) -> None:
         """The source does not have the last frame that was received: nothing counts."""

@@ -14,7 +14,12 @@ from millstream.server.cluster.member_service import MemberService
 from millstream.server.cluster.slot_map import new_id
 from millstream.server.cluster.slot_moves.move_judge import MoveJudge, canceled
 from millstream.server.cluster.slot_moves.move_links import MoveLinks
-from millstream.server.cluster.slot_moves.move_rules import ENDED, planned, shown_slots
+from millstream.server.cluster.slot_moves.move_rules import (
+    ENDED,
+    count_of,
+    planned,
+    shown_slots,
+)
 from millstream.server.cluster.store.records import MAP, MOVE, MoveRecord, Step, encode
 from millstream.server.cluster.store.store import Change, Compare, Refused, Store, Unreachable
 from millstream.server.cluster.stored_users import PendingChange
@@ -123,7 +128,7 @@ class SlotMoving:
         """Move slots to the own shard. CommandError if this node is not its primary, or the slots
         cannot move."""
         view, shard = self._require_primary()
-        if len({*slots_of(ranges)}) < sum(last + 1 - first for first, last in ranges):
+        if len({*slots_of(ranges)}) < count_of(ranges):
             raise CommandError("ERR the ranges of slots overlap")
         ranges = ranges_of(slots_of(ranges))
         self._planned(view, ranges, shard)
