@@ -19,17 +19,10 @@ from pathlib import Path
 from millstream.commands.access.users import DEFAULT_USER, User, Users
 from millstream.commands.admin.acl import UserChange
 from millstream.errors import CommandError, StartError
+from millstream.server.cluster.pending_changes import PendingChange, PendingChanges
 from millstream.server.cluster.shared_users import NAME
 from millstream.server.cluster.store.records import USERS
-from millstream.server.cluster.store.store import (
-    Change,
-    Compare,
-    Contents,
-    Refused,
-    Store,
-    Unreachable,
-    Value,
-)
+from millstream.server.cluster.store.store import Change, Compare, Contents, Store, Value
 from millstream.server.config.directives import Config
 from millstream.server.config.file_replacement import replace_file
 from millstream.server.config.user_files import read_users, text_of, users_in, with_default
@@ -37,18 +30,11 @@ from millstream.server.execution.access import Access
 from millstream.server.execution.user_store import NO_FILE
 from millstream.server.monitor.log import LOGGER
 
+REFUSED = "ERR users cannot be changed"
 UNREACHABLE = "ERR users cannot be changed while etcd is unreachable"
 LIMIT_S = 10.0  # of a change
 ATTEMPTS = 20
 PLACE = "users in etcd"
-
-
-class PendingChange:
-    """A change of a client, and its reply as soon as there is one."""
-
-    def __init__(self) -> None:
-        self.reply: object = None
-        self.is_waited = False
 
 
 class StoredUsers:
@@ -62,7 +48,7 @@ class StoredUsers:
         self._revision = 0  # of the contents that were taken last
         self._taken = asyncio.Event()
         self._turn = asyncio.Lock()  # one change of this node after the other
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._changes = PendingChanges(REFUSED, UNREACHABLE, LIMIT_S, access.end_wait)
         access.shared = self
 
     def load_first(self) -> None:
@@ -110,11 +96,7 @@ class StoredUsers:
     # Changes
 
     def change(self, client_id: int, change: UserChange) -> PendingChange:
-        pending = PendingChange()
-        task = asyncio.ensure_future(self._carry_out(client_id, pending, change))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return pending
+        return self._changes.begin(client_id, lambda: self._changed(change))
 
     def from_file(self, users: Users) -> None:
         """Replace users by those of the aclfile of this node."""
@@ -123,25 +105,16 @@ class StoredUsers:
         users.replace(self._from_file())
 
     def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._changes.stop()
 
-    async def _carry_out(self, client_id: int, pending: PendingChange, change: UserChange) -> None:
-        try:
-            async with asyncio.timeout(LIMIT_S), self._turn:
-                reply, revision = await self._commit(change)
-                while self._revision < revision:
-                    self._taken.clear()
-                    await self._taken.wait()
-        except CommandError as problem:
-            reply = problem
-        except Refused as problem:
-            reply = CommandError(f"ERR users cannot be changed: {problem}")
-        except (Unreachable, TimeoutError):
-            reply = CommandError(UNREACHABLE)
-        pending.reply = reply
-        if pending.is_waited:
-            self._access.end_wait(client_id)
+    async def _changed(self, change: UserChange) -> object:
+        """The reply of a change, once this node has applied it."""
+        async with self._turn:
+            reply, revision = await self._commit(change)
+            while self._revision < revision:
+                self._taken.clear()
+                await self._taken.wait()
+            return reply
 
     async def _commit(self, change: UserChange) -> tuple[object, int]:
         """The reply of a change that is in the store, and the revision from which on it is."""

@@ -3,14 +3,13 @@ operators (CLUSTER MIGRATION), and the figures."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from millstream.errors import CommandError
 from millstream.server.cluster.cluster_view import ClusterView, Found, view_of
 from millstream.server.cluster.member_actions import Purpose
 from millstream.server.cluster.member_service import MemberService
+from millstream.server.cluster.pending_changes import PendingChange, PendingChanges
 from millstream.server.cluster.slot_map import new_id
 from millstream.server.cluster.slot_moves.move_judge import MoveJudge, canceled
 from millstream.server.cluster.slot_moves.move_links import MoveLinks
@@ -21,13 +20,13 @@ from millstream.server.cluster.slot_moves.move_rules import (
     shown_slots,
 )
 from millstream.server.cluster.store.records import MAP, MOVE, MoveRecord, Step, encode
-from millstream.server.cluster.store.store import Change, Compare, Refused, Store, Unreachable
-from millstream.server.cluster.stored_users import PendingChange
+from millstream.server.cluster.store.store import Change, Compare, Store
 from millstream.server.execution.clocks import wall_clock_ms
 from millstream.storage.keyspace.slot_ranges import Ranges, ranges_of, slots_of
 
 LIMIT_S = 5.0
 ATTEMPTS = 5
+REFUSED = "ERR slots cannot be moved"
 UNREACHABLE = "ERR slots cannot be moved while etcd is unreachable"
 STATES = {Step.DONE: "completed"}  # Redis' words; the others are the same
 
@@ -49,8 +48,7 @@ class SlotMoving:
         self.judge = MoveJudge(links, wall_clock_ms, handover_timeout_ms, move_timeout_ms)
         self._service = service
         self._store = store
-        self._end_wait = end_wait
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._changes = PendingChanges(REFUSED, UNREACHABLE, LIMIT_S, end_wait)
         member, judge = service.member, self.judge
         member.moves = judge
         links.leaving.may_copy = lambda move: judge.refusal_to_copy(member, move)
@@ -59,8 +57,7 @@ class SlotMoving:
 
     def stop(self) -> None:
         """The server stops."""
-        for task in self._tasks:
-            task.cancel()
+        self._changes.stop()
 
     # State
 
@@ -132,7 +129,7 @@ class SlotMoving:
             raise CommandError("ERR the ranges of slots overlap")
         ranges = ranges_of(slots_of(ranges))
         self._planned(view, ranges, shard)
-        return self._begin(client_id, self._order(ranges, shard))
+        return self._changes.begin(client_id, lambda: self._order(ranges, shard))
 
     def _require_primary(self) -> tuple[ClusterView, str]:
         member = self._service.member
@@ -165,7 +162,7 @@ class SlotMoving:
     def cancel(self, client_id: int, move: str) -> PendingChange:
         """End the move to the own shard with this ID, or all ("")."""
         _, shard = self._require_primary()
-        return self._begin(client_id, self._cancel(move, shard))
+        return self._changes.begin(client_id, lambda: self._cancel(move, shard))
 
     async def _cancel(self, move: str, shard: str) -> object:
         """The number of moves that have ended."""
@@ -186,25 +183,3 @@ class SlotMoving:
                 return True
             found = view_of(await self._store.read()).moves.get(move)
         return False
-
-    def _begin(self, client_id: int, work: Any) -> PendingChange:
-        pending = PendingChange()
-        task = asyncio.ensure_future(self._carry_out(client_id, pending, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return pending
-
-    async def _carry_out(self, client_id: int, pending: PendingChange, work: Any) -> None:
-        reply: object
-        try:
-            async with asyncio.timeout(LIMIT_S):
-                reply = await work
-        except CommandError as problem:
-            reply = problem
-        except Refused as problem:
-            reply = CommandError(f"ERR slots cannot be moved: {problem}")
-        except (Unreachable, TimeoutError):
-            reply = CommandError(UNREACHABLE)
-        pending.reply = reply
-        if pending.is_waited:
-            self._end_wait(client_id)
