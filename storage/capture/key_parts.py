@@ -31,6 +31,7 @@ from millstream.storage.log.log_loading import add_blocks
 from millstream.storage.streams.idempotence import Window
 from millstream.storage.streams.producers import Producers
 from millstream.storage.streams.schedule import Schedule
+from millstream.storage.streams.schedule_snapshot import put_rows, restore_last_number
 from millstream.storage.streams.stream import RetentionPolicy, Stream
 from millstream.storage.streams.stream_snapshot import load_stream, stream_has_rules
 
@@ -235,8 +236,7 @@ def _add_scheduled(db: Any, stream: Stream, data: bytes) -> None:
     if stream.schedule is None:
         stream.schedule = Schedule()
     before = len(stream.schedule)
-    for due_ms, number, name, *fields in msgpack.unpackb(data):
-        stream.schedule.put(due_ms, number, name, fields)
+    put_rows(stream.schedule, data)
     db.scheduled += len(stream.schedule) - before
 
 
@@ -254,7 +254,7 @@ def _end(keyspace: Keyspace, key: bytes, stream: Stream, meta: dict[str, Any]) -
     if "last_number" in meta:
         if stream.schedule is None:
             stream.schedule = Schedule()
-        stream.schedule.last_number = meta["last_number"]
+        restore_last_number(stream.schedule, meta["last_number"])
     restore_ordering(stream, meta, keyspace.steady_ms)
     if stream.held is not None:
         db.reservations += stream.held.reservations

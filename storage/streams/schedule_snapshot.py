@@ -92,21 +92,29 @@ def summary(meta: dict[str, Any]) -> tuple[int, int | None]:
 def load_in_steps(meta: dict[str, Any]) -> Generator[None, None, Schedule]:
     """Restore the result of `SharedSchedule.packed`; yields after each part. ValueError when the
     parts are inconsistent."""
-    import msgpack
-
     schedule = Schedule()
     for part in meta["entries"]:
-        for due_ms, number, name, *fields in msgpack.unpackb(part):
-            if not fields or len(fields) % 2:
-                raise ValueError(
-                    f"the scheduled entry {due_ms}.{number} has a name without a value"
-                )
-            schedule.put(due_ms, number, name, fields)
+        put_rows(schedule, part)
         yield
-    if not schedule.last_number <= meta["last_number"] <= INT64_MAX:
-        raise ValueError("the last number of its schedule is below one that exists, or impossible")
-    schedule.last_number = meta["last_number"]
+    restore_last_number(schedule, meta["last_number"])
     return schedule
+
+
+def put_rows(schedule: Schedule, rows: bytes) -> None:
+    """Put the entries of a part (`SharedSchedule.packed_rows`). ValueError if one is malformed."""
+    import msgpack
+
+    for due_ms, number, name, *fields in msgpack.unpackb(rows):
+        if not fields or len(fields) % 2:
+            raise ValueError(f"the scheduled entry {due_ms}.{number} has a name without a value")
+        schedule.put(due_ms, number, name, fields)
+
+
+def restore_last_number(schedule: Schedule, last_number: int) -> None:
+    """After all entries. ValueError if one of them has a higher number."""
+    if not schedule.last_number <= last_number <= INT64_MAX:
+        raise ValueError("the last number of its schedule is below one that exists, or impossible")
+    schedule.last_number = last_number
 
 
 def load(meta: dict[str, Any]) -> Schedule:

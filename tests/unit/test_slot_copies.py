@@ -24,6 +24,7 @@ from millstream.commands.runtime.slot_effects import (
 )
 from millstream.storage.capture import key_parts, slot_capture
 from millstream.storage.capture.capture import Capture
+from millstream.storage.capture.captured_keys import captured_stream
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -281,6 +282,32 @@ def test_every_kind_of_value_arrives(small_parts: None) -> None:
     assert target.keyspace.incarnation == source.incarnation
     for count, keyspace in snapshots[:: len(snapshots) // 7]:
         assert snapshot_of(target.replayed(keyspace, count), MOVING) == there
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ([NOW_MS, 9, b"name"], "has a name without a value"),
+        ([NOW_MS, 9, b"name", b"f", b"v", b"g"], "has a name without a value"),
+        ([NOW_MS, 2**40, b"name", b"f", b"v"], "the last number of its schedule"),
+    ],
+)
+def test_wrong_scheduled_entries_are_refused(row: list[Any], problem: str) -> None:
+    """As in a snapshot."""
+    db = rich_server().keyspace.databases[0]
+    stream = db.writable_stream(b"{x}all")
+    assert stream is not None
+    keyspace = Target().keyspace
+
+    def restore() -> None:
+        for _, key, kind, data in filter(
+            None, key_parts.stream_parts(captured_stream(0, b"{x}all", stream, None))
+        ):
+            wrong = msgpack.packb([row]) if kind == key_parts.SCHEDULED else data
+            key_parts.restore_part(keyspace, key, kind, wrong)
+
+    with pytest.raises(ValueError, match=problem):
+        restore()
 
 
 def test_a_slot_is_copied_again_after_a_break() -> None:
