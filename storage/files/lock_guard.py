@@ -65,26 +65,34 @@ def this_process() -> Owner:
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
         namespace = os.readlink("/proc/self/ns/pid")
-    return Owner(os.getpid(), _started(os.getpid()) or "?", boot, namespace)
+    state = _state(os.getpid())
+    return Owner(os.getpid(), "?" if state is None else state.started, boot, namespace)
 
 
-def _started(process: int) -> str | None:
-    """The start of a process, in ticks since the boot; None if there is no such process."""
+class _State(NamedTuple):
+    """The state of a process, and its start in ticks since the boot."""
+
+    letter: str
+    started: str
+
+
+def _state(process: int) -> _State | None:
+    """None if there is no such process."""
     try:
         text = Path(f"/proc/{process}/stat").read_text("utf-8", "replace")
     except OSError:
         return None
-    return text.rpartition(")")[2].split()[19]
+    words = text.rpartition(")")[2].split()
+    return _State(words[0], words[19])
 
 
-def _has_ended(process: int) -> bool:
+def _has_ended(process: int, state: _State) -> bool:
     """True for a process that only waits until its parent asks how it has ended. In a container,
     that may be for ever."""
-    files = Path(f"/proc/{process}")
     try:
-        state = files.joinpath("stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
         # The main thread may have ended alone.
-        return state in "ZX" and len(list(files.joinpath("task").iterdir())) <= 1
+        tasks = Path(f"/proc/{process}/task")
+        return state.letter in "ZX" and len(list(tasks.iterdir())) <= 1
     except OSError:
         return False
 
@@ -97,9 +105,9 @@ def end_process(sentence: str) -> None:
 
 def _is_alive(owner: Owner) -> bool:
     """True if an owner of this boot and namespace still runs."""
-    started = _started(owner.process)
-    if started is not None:
-        return started == owner.started and not _has_ended(owner.process)
+    state = _state(owner.process)
+    if state is not None:
+        return state.started == owner.started and not _has_ended(owner.process, state)
     try:
         os.kill(owner.process, 0)
     except ProcessLookupError:
