@@ -28,12 +28,10 @@ from millstream.storage.groups.pending_chunks import SharedPending
 from millstream.storage.groups.shared_groups import SharedGroups
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.log.log_loading import add_blocks
-from millstream.storage.streams.idempotence import Window
-from millstream.storage.streams.producers import Producers
 from millstream.storage.streams.schedule import Schedule
 from millstream.storage.streams.schedule_snapshot import put_rows, restore_last_number
-from millstream.storage.streams.stream import RetentionPolicy, Stream
-from millstream.storage.streams.stream_snapshot import load_stream, stream_has_rules
+from millstream.storage.streams.stream import Stream
+from millstream.storage.streams.stream_snapshot import load_rest, load_stream, stream_has_rules
 
 Part = tuple[bytes | int, ...]
 """The name and the words of an effect; empty: only work was done."""
@@ -245,12 +243,7 @@ def _end(keyspace: Keyspace, key: bytes, stream: Stream, meta: dict[str, Any]) -
     db = keyspace.databases[0]
     if stream.length != meta["length"]:
         raise ValueError(f"it holds {stream.length} entries and says {meta['length']}")
-    if "policy" in meta:
-        stream.policy = RetentionPolicy.load(meta["policy"])
-    if meta["producers"]:
-        stream.producers = Producers.load(meta["producers"])
-    if "idempotence" in meta:
-        stream.idempotence = Window.load(meta["idempotence"])
+    load_rest(stream, meta)
     if "last_number" in meta:
         if stream.schedule is None:
             stream.schedule = Schedule()

@@ -82,13 +82,18 @@ def load_stream(meta, blocks, uint64_t now_ms, groups=None) -> Stream:
         groups = (load_group(row, now_ms) for row in meta["groups"])
     for group in groups:
         stream.load_group(group)
+    load_rest(stream, meta)
+    return stream
+
+
+def load_rest(Stream stream not None, meta) -> None:
+    """Restore what comes after the groups: the policy, the producers and their messages."""
     if "policy" in meta:
         stream.policy = RetentionPolicy.load(meta["policy"])
     if meta["producers"]:
         stream.producers = Producers.load(meta["producers"])
     if "idempotence" in meta:
         stream.idempotence = Window.load(meta["idempotence"])
-    return stream
 
 
 def copy_stream(Stream stream not None, uint64_t incarnation, uint64_t now_ms) -> Stream:
