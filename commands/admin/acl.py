@@ -52,8 +52,8 @@ IN_TRANSACTION = "ERR the users of a cluster cannot be changed in a transaction"
 if TYPE_CHECKING:
 
     class Outcome(Protocol):
-        """The reply to a change of the users of all nodes; None until there is one. `is_waited`: a
-        client waits for it."""
+        """The reply to a change of a cluster; None until there is one. `is_waited`: a client waits
+        for it."""
 
         reply: object
         is_waited: bool
@@ -108,8 +108,11 @@ if TYPE_CHECKING:
 # Users of all nodes
 
 
-class ChangeWait(BlockedRead):
-    """The wait for the reply to a change of the users of all nodes."""
+class OutcomeWait(BlockedRead):
+    """The wait for the reply to a change of a cluster. `unfinished` is the error while there is
+    none."""
+
+    unfinished: str
 
     def __init__(self, outcome: Outcome) -> None:
         self.keys = []
@@ -117,10 +120,16 @@ class ChangeWait(BlockedRead):
         outcome.is_waited = True
 
     def timeout_reply(self, ctx: Context) -> object:
-        return CommandError(STILL_CHANGING) if self.outcome.reply is None else self.outcome.reply
+        return CommandError(self.unfinished) if self.outcome.reply is None else self.outcome.reply
 
     def ended(self, ctx: Context) -> None:
         self.outcome.is_waited = False
+
+
+class ChangeWait(OutcomeWait):
+    """The wait for the reply to a change of the users of all nodes."""
+
+    unfinished = STILL_CHANGING
 
 
 def _change_all(ctx: Context[AclHost], shared: ClusterUsers, change: UserChange) -> object:

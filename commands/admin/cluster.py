@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from millstream.commands.admin.acl import OutcomeWait
 from millstream.commands.generic.databases import KEYS_AT_ONCE, in_parts
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import (
     OK,
-    BlockedRead,
     LongReply,
     Simple,
     Verbatim,
@@ -493,20 +493,10 @@ def cluster_failover(ctx: Context[ClusterHost], args: Args) -> object:
 # Moves of slots
 
 
-class OrderWait(BlockedRead):
+class OrderWait(OutcomeWait):
     """The wait for the reply to an order about moves."""
 
-    def __init__(self, outcome: Outcome) -> None:
-        self.keys = []
-        self.outcome = outcome
-        outcome.is_waited = True
-
-    def timeout_reply(self, ctx: Context) -> object:
-        found = self.outcome.reply
-        return CommandError(STILL_ORDERING) if found is None else found
-
-    def ended(self, ctx: Context) -> None:
-        self.outcome.is_waited = False
+    unfinished = STILL_ORDERING
 
 
 @cluster_command(
