@@ -89,7 +89,7 @@ def last_slot(number: int, count: int) -> int:
 
 
 def slot_count(shards: Iterable[Shard]) -> int:
-    return sum(1 for shard in shards for _ in shard.slots())
+    return sum(last + 1 - first for shard in shards for first, last in shard.ranges)
 
 
 def new_id() -> str:
