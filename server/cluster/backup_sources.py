@@ -14,17 +14,18 @@ from typing import Any, TypeVar
 import click
 
 from millstream.cli_error import CliError
-from millstream.errors import printable
+from millstream.errors import StartError, printable
 from millstream.server.backup.backup_cli import Failure, Outcome, copy_of_directory, copy_of_server
 from millstream.server.backup.sources import Copied
 from millstream.server.cluster.cluster_backup import ShardState
 from millstream.server.cluster.cluster_view import ClusterView, view_of
-from millstream.server.cluster.slot_map import Shard, SlotMap
+from millstream.server.cluster.slot_map import Shard, SlotMap, read_map
 from millstream.server.cluster.store.records import BACKUP_LOCK, USERS, Step
 from millstream.server.cluster.store.store import Change, Compare, Store
 from millstream.server.cluster.store.store_opening import StoreSettings
-from millstream.server.cluster.store_cli import run_with_store
+from millstream.server.cluster.store_cli import by_number, run_with_store
 from millstream.server.cluster.unix_sockets import ask_supervisor
+from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.repair.destination import USERS_NAME
 from millstream.server_url import split_url
 from millstream.storage.files.disk import SystemDisk
@@ -137,7 +138,7 @@ class StoredSource:
 
     def shards(self) -> list[str]:
         assert self._first is not None
-        return sorted(self._first.shards, key=lambda name: (len(name), name))
+        return sorted(self._first.shards, key=by_number)
 
     def state(self, shard: str) -> ShardState:
         return self._run(lambda store: _state(store, shard))
@@ -210,6 +211,17 @@ async def _state(store: Store, shard: str) -> ShardState:
                 f"shard {shard} has no primary that runs: see `millstream cluster status`"
             )
         await asyncio.sleep(AGAIN_S)
+
+
+def map_in(folder: Path) -> SlotMap:
+    """The map of the nodes of a directory. CliError if it has none that can be used."""
+    try:
+        found = read_map(folder)
+    except StartError as problem:
+        raise CliError(str(problem)) from None
+    if found is None:
+        raise CliError(f"{folder} is no directory of nodes: it has no {MAP_NAME}")
+    return found
 
 
 class MachineSource:

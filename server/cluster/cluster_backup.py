@@ -22,6 +22,7 @@ from millstream import __version__
 from millstream.errors import DataError
 from millstream.server.backup.backup_cli import Failure, Outcome, write_copy
 from millstream.server.backup.sources import Copied
+from millstream.server.cluster.store_cli import by_number
 from millstream.server.config.file_replacement import replace_file
 from millstream.server.repair.backup_description import directory_id
 from millstream.server.repair.destination import (
@@ -229,5 +230,5 @@ def _matching(form: re.Pattern[str], text: object) -> str:
 
 def numbered(shards: tuple[ShardBackup, ...]) -> Iterator[tuple[int, ShardBackup]]:
     """The shards with their numbers from 1, s10 after s9."""
-    ordered = sorted(shards, key=lambda one: (len(one.state.name), one.state.name))
+    ordered = sorted(shards, key=lambda one: by_number(one.state.name))
     return enumerate(ordered, start=1)

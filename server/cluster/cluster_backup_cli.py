@@ -7,17 +7,13 @@ from pathlib import Path
 
 import click
 
-from millstream.cli_error import CliError
-from millstream.errors import StartError, counted
+from millstream.errors import counted
 from millstream.server.backup.backup_cli import CODES
-from millstream.server.cluster.backup_sources import MachineSource, StoredSource
+from millstream.server.cluster.backup_sources import MachineSource, StoredSource, map_in
 from millstream.server.cluster.cluster_backup import Source, back_up
 from millstream.server.cluster.cluster_restoring import Size, restore_cluster, shown
-from millstream.server.cluster.slot_map import read_map
-from millstream.server.cluster.store.records import MEMBERS_MAX
 from millstream.server.cluster.store.store_opening import StoreSettings
-from millstream.server.cluster.store_cli import store_options
-from millstream.server.config.cluster_directives import MAP_NAME
+from millstream.server.cluster.store_cli import durable_option, members_option, store_options
 from millstream.server.repair.destination import stoppable
 from millstream.tools.tool_connection import timeout_option, url_option
 
@@ -63,7 +59,7 @@ def backup(
     if folder is None:
         source = StoredSource(StoreSettings(**settings), url, timeout_s)
     else:
-        source = _machine(folder, url, timeout_s)
+        source = MachineSource(folder, map_in(folder), url, timeout_s)
     with stoppable():
         found = back_up(source, final, level)
     if as_json:
@@ -74,29 +70,12 @@ def backup(
     click.echo(f"{final}: {counted(len(found), 'shard')}")
 
 
-def _machine(folder: Path, url: str, timeout_s: float) -> MachineSource:
-    try:
-        slot_map = read_map(folder)
-    except StartError as problem:
-        raise CliError(str(problem)) from None
-    if slot_map is None:
-        raise CliError(f"{folder} is no directory of nodes: it has no {MAP_NAME}")
-    return MachineSource(folder, slot_map, url, timeout_s)
-
-
 @click.command(epilog=CODES)
 @click.argument("source", metavar="BACKUP", type=FOLDER)
 @click.argument("out", metavar="OUT", type=FOLDER)
 @store_options
-@click.option(
-    "--members", type=click.IntRange(1, MEMBERS_MAX), metavar="M",
-    help="Number of nodes of a shard [default: as in the backup].",
-)  # fmt: skip
-@click.option(
-    "--durable", type=click.IntRange(0, MEMBERS_MAX - 1), metavar="D",
-    help="Number of nodes, in addition to the primary, that must have a write on disk before it "
-    "is confirmed [default: as in the backup].",
-)  # fmt: skip
+@members_option("Number of nodes of a shard [default: as in the backup].")
+@durable_option("as in the backup")
 def restore(
     source: Path, out: Path, members: int | None, durable: int | None, **settings: str
 ) -> None:

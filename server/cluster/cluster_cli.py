@@ -12,6 +12,7 @@ import click
 from millstream.cli_error import CliError
 from millstream.errors import DataError, StartError, counted
 from millstream.seconds import Seconds
+from millstream.server.cluster.backup_sources import map_in
 from millstream.server.cluster.cluster_backup_cli import backup, restore
 from millstream.server.cluster.move_cli import (
     add_shard_command,
@@ -20,16 +21,18 @@ from millstream.server.cluster.move_cli import (
     rebalance_command,
 )
 from millstream.server.cluster.recovery_cli import init_from_nodes, recovery_options
-from millstream.server.cluster.slot_map import read_map
-from millstream.server.cluster.store.records import MEMBERS_MAX, ShardChange
+from millstream.server.cluster.store.records import ShardChange
 from millstream.server.cluster.store.store_opening import StoreSettings
 from millstream.server.cluster.store_cli import (
     STORED_SHARDS_MAX,
     create,
+    durable_option,
     given,
     has_all,
     look,
+    members_option,
     moves_of,
+    require_enough,
     reshape,
     rows_of,
     run_with_store,
@@ -38,7 +41,6 @@ from millstream.server.cluster.store_cli import (
 )
 from millstream.server.cluster.store_recovery import ExpectedSize
 from millstream.server.cluster.unix_sockets import ask_supervisor
-from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.repair.destination import Unusable, stoppable
 from millstream.server.serve_cli import SHARDS_MAX
 
@@ -57,15 +59,8 @@ def cluster() -> None:
     "--shards", type=click.IntRange(1, STORED_SHARDS_MAX), metavar="S",
     help="Number of shards, which share the slots.",
 )  # fmt: skip
-@click.option(
-    "--members", type=click.IntRange(1, MEMBERS_MAX), default=3, show_default=True, metavar="M",
-    help="Number of nodes of a shard.",
-)  # fmt: skip
-@click.option(
-    "--durable", type=click.IntRange(0, MEMBERS_MAX - 1), metavar="D",
-    help="Number of nodes, in addition to the primary, that must have a write on disk before it "
-    "is confirmed [default: 1, or 0 if a shard has one node].",
-)  # fmt: skip
+@members_option("Number of nodes of a shard.", 3)
+@durable_option("1, or 0 if a shard has one node")
 @recovery_options
 def init(
     shards: int | None,
@@ -91,11 +86,7 @@ def init(
     if lost or shards is None:
         raise click.UsageError("--lost needs --from-nodes." if lost else "--shards is missing.")
     durable = min(1, members - 1) if durable is None else durable
-    if durable >= members:
-        raise CliError(
-            f"--durable {durable} needs more than {counted(members, 'member')}: the primary does "
-            "not count"
-        )
+    require_enough(members, durable)
     run_with_store(StoreSettings(**settings), lambda store: create(store, shards, members, durable))
     click.echo(
         f"{settings['name']}: {counted(shards, 'shard')} of {counted(members, 'member')}; a "
@@ -137,12 +128,7 @@ def status(folder: Path | None, as_json: bool, **settings: str) -> None:
 def _show_machine(folder: Path, as_json: bool) -> bool:
     """Show the nodes of a directory and the gateways: slots, process, health. Whether all are
     online."""
-    try:
-        slot_map = read_map(folder)
-    except StartError as problem:
-        raise CliError(str(problem)) from None
-    if slot_map is None:
-        raise CliError(f"{folder} is no directory of nodes: it has no {MAP_NAME}")
+    slot_map = map_in(folder)
     running = ask_supervisor(folder)
     nodes = running["nodes"] if running else {}
     rows = []

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millstream.cli_error import CliError
-from millstream.errors import DataError, counted
+from millstream.errors import DataError
 from millstream.server.backup.backup_cli import (
     Failure,
     Outcome,
@@ -38,7 +38,7 @@ from millstream.server.cluster.store.records import (
 )
 from millstream.server.cluster.store.store import Change, Compare, Store, Unreachable
 from millstream.server.cluster.store.store_opening import StoreSettings
-from millstream.server.cluster.store_cli import run_with_store
+from millstream.server.cluster.store_cli import NAME_TAKEN, require_enough, run_with_store
 from millstream.server.config.file_replacement import replace_file
 from millstream.server.repair.backup_description import directory_id
 from millstream.server.repair.destination import USERS_NAME, Destination, Unusable
@@ -128,11 +128,7 @@ def _plan_of_store(backup: ClusterBackup, size: Size, users: bytes | None) -> Pl
         state = shard.state
         members = size.members or state.size
         durable = min(state.durable, members - 1) if size.durable is None else size.durable
-        if durable >= members:
-            raise CliError(
-                f"--durable {durable} needs more than {counted(members, 'member')}: the primary "
-                "does not count"
-            )
+        require_enough(members, durable)
         ids = [new_id() for _ in range(members)]
         nodes += [
             RestoredNode(f"{state.name}-{number}", state.name, node)
@@ -148,7 +144,7 @@ def _plan_of_store(backup: ClusterBackup, size: Size, users: bytes | None) -> Pl
 
 async def _require_free(store: Store) -> None:
     if CONFIG in (await store.read()).values:
-        raise CliError("etcd has a cluster with this name: choose another --name")
+        raise CliError(NAME_TAKEN)
 
 
 async def _write(store: Store, changes: list[Change], out: Path) -> None:
@@ -162,7 +158,7 @@ async def _write(store: Store, changes: list[Change], out: Path) -> None:
         ) from None
     if not commit.done:
         shutil.rmtree(out)
-        raise CliError("etcd has a cluster with this name: choose another --name")
+        raise CliError(NAME_TAKEN)
 
 
 def _check(folder: Path, directory: str) -> None:

@@ -16,10 +16,16 @@ from millstream.server.cluster.slot_moves.move_orders import (
     order_moves,
 )
 from millstream.server.cluster.slot_moves.move_rules import count_of, parse_slots
-from millstream.server.cluster.store.records import MEMBERS_MAX, MoveRecord, Step
+from millstream.server.cluster.store.records import MoveRecord, Step
 from millstream.server.cluster.store.store import Store
 from millstream.server.cluster.store.store_opening import StoreSettings
-from millstream.server.cluster.store_cli import given, run_with_store, store_options
+from millstream.server.cluster.store_cli import (
+    durable_option,
+    given,
+    members_option,
+    run_with_store,
+    store_options,
+)
 from millstream.server.config.store_directives import SHARD_NAME
 
 NO_WAIT = click.option(
@@ -100,15 +106,8 @@ def _move(
 @click.command("add-shard")
 @click.argument("shard", required=False, default="")
 @store_options
-@click.option(
-    "--members", type=click.IntRange(1, MEMBERS_MAX), metavar="M",
-    help="Number of nodes of the shard [default: as in the first shard].",
-)  # fmt: skip
-@click.option(
-    "--durable", type=click.IntRange(0, MEMBERS_MAX - 1), metavar="D",
-    help="Number of nodes, in addition to the primary, that must have a write on disk before it "
-    "is confirmed [default: as in the first shard].",
-)  # fmt: skip
+@members_option("Number of nodes of the shard [default: as in the first shard].")
+@durable_option("as in the first shard")
 def add_shard_command(
     shard: str, members: int | None, durable: int | None, **settings: str
 ) -> None:

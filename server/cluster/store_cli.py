@@ -19,6 +19,7 @@ from millstream.server.cluster.store.records import (
     CHANGE,
     CONFIG,
     MAP,
+    MEMBERS_MAX,
     SHARD,
     VERSION,
     Format,
@@ -42,6 +43,7 @@ from millstream.server.cluster.store.store_opening import StoreSettings, open_st
 STORED_SHARDS_MAX = 100  # etcd takes 128 changes in a transaction
 ORDER_S = 30  # how long an order lasts after its command line was last heard
 AGAIN_S = 0.3
+NAME_TAKEN = "etcd has a cluster with this name: choose another --name"
 
 F = TypeVar("F", bound=Callable[..., Any])
 Result = TypeVar("Result")
@@ -78,6 +80,30 @@ def store_options(function: F) -> F:
     return function
 
 
+def members_option(title: str, default: int | None = None) -> Callable[[F], F]:
+    return click.option(
+        "--members", type=click.IntRange(1, MEMBERS_MAX), default=default,
+        show_default=default is not None, metavar="M", help=title,
+    )  # fmt: skip
+
+
+def durable_option(default: str) -> Callable[[F], F]:
+    return click.option(
+        "--durable", type=click.IntRange(0, MEMBERS_MAX - 1), metavar="D",
+        help="Number of nodes, in addition to the primary, that must have a write on disk before "
+        f"it is confirmed [default: {default}].",
+    )  # fmt: skip
+
+
+def require_enough(members: int, durable: int) -> None:
+    """CliError unless a shard of `members` nodes has `durable` others than its primary."""
+    if durable >= members:
+        raise CliError(
+            f"--durable {durable} needs more than {counted(members, 'member')}: the primary does "
+            "not count"
+        )
+
+
 def run_with_store(
     settings: StoreSettings, use: Callable[[Store], Coroutine[Any, Any, Result]]
 ) -> Result:
@@ -111,14 +137,14 @@ async def create(store: Store, shards: int, members: int, durable: int) -> None:
     ]
     commit = await store.commit([Compare(change.name, 0) for change in changes], changes)
     if not commit.done:
-        raise CliError("etcd has a cluster with this name: choose another --name")
+        raise CliError(NAME_TAKEN)
 
 
 async def look(store: Store) -> dict[str, Any]:
     """The shards and their members, for --json."""
     view = view_of(await store.read())
     shards = []
-    for name in sorted(view.shards, key=_numbered):
+    for name in sorted(view.shards, key=by_number):
         shard = view.shards[name].record
         holder = view.holders.get(name)
         shards.append(
@@ -156,7 +182,7 @@ def _waiting(view: ClusterView) -> list[dict[str, Any]]:
     return [_member(node, view, "") for node in names]
 
 
-def _numbered(name: str) -> tuple[int, str]:
+def by_number(name: str) -> tuple[int, str]:
     """s10 comes after s9."""
     return len(name), name
 
@@ -238,7 +264,7 @@ async def reshape(store: Store, change: ShardChange, shard: str, timeout_s: floa
     shard = shard or view.shard_of(change.remove) or ""
     found = view.shards.get(shard)
     if found is None:
-        known = ", ".join(sorted(view.shards, key=_numbered))
+        known = ", ".join(sorted(view.shards, key=by_number))
         raise CliError(
             f"there is no shard {shard}: the cluster has {known}"
             if shard
