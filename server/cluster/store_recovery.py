@@ -169,12 +169,9 @@ def _newest_map(views: Sequence[ClusterView]) -> SlotRanges:
 
 def _users_in(answers: Sequence[NodeAnswer], stored: Contents) -> bytes | None:
     """Those of the node that has seen the latest state."""
-    order: Mapping[int, tuple[int, int, int]] = {
-        index: _age(one.seen) for index, one in enumerate(answers) if one.seen is not None
-    }
-    ordered = [answers[index].seen for index in sorted(order, key=order.__getitem__, reverse=True)]
-    for contents in (*ordered, stored):
-        if contents is not None and USERS in contents.values:
+    seen = [one.seen for one in answers if one.seen is not None]
+    for contents in (*sorted(seen, key=_age, reverse=True), stored):
+        if USERS in contents.values:
             return contents.values[USERS].data
     return None
 
@@ -211,7 +208,6 @@ class _ShardRecovery:
             if name in view.changes and view.shards[name].record.term == newest.term
         ]
         joining = {order.add for order in orders if order.add}
-        self._members = newest.members
         self._addresses = {
             node: f"{one.record.host}:{one.record.port or one.record.tls_port}"
             for view in views
@@ -257,14 +253,14 @@ class _ShardRecovery:
 
     def _require_certain(self) -> None:
         newest = self._newest
-        answering = [node for node in self._members if node in self._answers]
-        needed = min(needed_promises(newest.size, newest.durable), len(self._members))
+        answering = [node for node in newest.members if node in self._answers]
+        needed = min(needed_promises(newest.size, newest.durable), len(newest.members))
         if len(answering) < needed and newest.durable:
             raise self._refusal(
                 f"{needed} of its members have to answer, and {len(answering)} do. "
-                + self._absent_text(set(self._members) - self._answers.keys())
+                + self._absent_text(set(newest.members) - self._answers.keys())
             )
-        if self._members and not answering:
+        if newest.members and not answering:
             raise self._refusal("none of its members answers")
         if self._is_served():
             return
@@ -281,7 +277,7 @@ class _ShardRecovery:
                 f"the move {self._arriving[0]} brought slots to it, and only its primary knows "
                 "whether they are there. " + self._absent_text(absent)
             )
-        lost = [node for node in absent if node in self._members]
+        lost = [node for node in absent if node in newest.members]
         if newest.durable and len(lost) > newest.durable:
             raise self._refusal(
                 f"{len(lost)} of its members are lost, and it may lose {newest.durable} without "
@@ -301,7 +297,8 @@ class _ShardRecovery:
 
     def _best(self) -> str:
         """Without N: the member with the most data."""
-        answers = {node: one for node, one in self._answers.items() if node in self._members}
+        members = self._newest.members
+        answers = {node: one for node, one in self._answers.items() if node in members}
 
         def worth(node: str) -> tuple[int, int, bool]:
             last = answers[node].last
