@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from millstream.server.config.store_directives import SHARD_NAME
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
+from millstream.storage.keyspace.slot_ranges import checked_ranges
 
 VERSION = 1
 CONFIG, MAP, USERS, SECRET = "config", "map", "users", "secret"
@@ -196,24 +197,21 @@ def _change(fields: _Fields) -> ShardChange:
 
 
 def _move(fields: _Fields) -> MoveRecord:
-    slots = []
-    after = 0
-    for row in fields.items("slots", MOVED_RANGES_MAX):
-        if not (isinstance(row, list) and list(map(type, row)) == [int, int]):
-            raise fields.wrong("slots")
-        first, last = row
-        if not after <= first <= last < CLUSTER_SLOTS:
-            raise fields.wrong("slots")
-        after = last + 1
-        slots.append((first, last))
+    rows = fields.items("slots", MOVED_RANGES_MAX)
+    if not all(isinstance(row, list) and list(map(type, row)) == [int, int] for row in rows):
+        raise fields.wrong("slots")
+    try:
+        slots = checked_ranges(rows)
+    except ValueError:
+        raise fields.wrong("slots") from None
     terms = fields.items("terms", 2)
-    if [type(term) for term in terms] != [int, int] or not slots:
-        raise fields.wrong("terms" if slots else "slots")
+    if [type(term) for term in terms] != [int, int]:
+        raise fields.wrong("terms")
     step = fields.text("step")
     if step not in list(Step):
         raise fields.wrong("step")
     return MoveRecord(
-        tuple(slots),
+        slots,
         fields.matching("source", SHARD_NAME),
         fields.matching("target", SHARD_NAME),
         Step(step),
