@@ -125,9 +125,8 @@ class MemberNode:
         self._served = ServedSlots(
             self.slots, self.foreign_slot, lambda: config.cluster.handover_timeout * 1000
         )
-        self._relayed: tuple[ClusterView, str] | None = (
-            None  # the view that `relay` knows, and the own shard
-        )
+        # The view that `relay` knows, and the own shard
+        self._relayed: tuple[ClusterView, str] | None = None
 
     # Life
 
@@ -149,7 +148,10 @@ class MemberNode:
     def join(self, server: MemberServer) -> None:
         """Give the replication of this server terms. It waits for orders from its start on."""
         config, self._server = self._config, server
-        server.replication.join_shard(self.id, lambda: config.cluster.node_timeout, steady_ms)
+        terms = server.replication.join_shard(
+            self.id, lambda: config.cluster.node_timeout, steady_ms
+        )
+        terms.confirming.when_reads_are_shown = self.coverage.end_waits
         server.clients.when_gone(self.forget_client)
         self.users = StoredUsers(self._store, server.access, config)
         self.users.load_first()
@@ -281,7 +283,6 @@ class MemberNode:
         self.coverage.look()
         terms = None if self._server is None else self._server.replication.terms
         if terms is not None:
-            terms.confirming.when_reads_are_shown = self.coverage.end_waits
             terms.confirming.allow_reads(self._config.cluster.allow_reads_when_down)
 
     def _other_nodes(self, view: ClusterView) -> tuple[dict[str, Address], dict[str, Address]]:
