@@ -201,3 +201,38 @@ def test_a_reload_delivers_nothing_to_a_read_that_waits() -> None:
     reload(source)
     fleet.rest(100)
     assert len(second.asked) == 1  # the journal has a state in which the entry was not delivered
+
+
+def test_an_heir_records_nothing_before_its_term_begins() -> None:
+    """A frame in the line of the old primary could have the number of one that this primary has
+    made: both would seem to be the same, and a rewind would keep the wrong one."""
+    fleet = MovingFleet(1)
+    fleet.hand_over(7)
+    for node in list(fleet.moving):
+        fleet._restart(node, node.disk.copy())
+    orders = [(fleet.target, fleet.target.moves.own), (fleet.source, fleet.source.moves.stay)]
+    for node, order in orders:
+        before = node.persistence.commits.last_seq
+        assert not node.terms.is_leading
+        order(MOVE)
+        assert node.persistence.commits.last_seq == before
+        fleet.terms[node.index] += 1
+        fleet._lead(node)
+        order(MOVE)
+        last_seq = node.persistence.commits.last_seq
+        assert node.replication.histories.line_at(last_seq)[1] == fleet.terms[node.index]
+    assert not fleet.target.moves.imports
+    assert not fleet.source.moves.departures
+
+
+def test_nothing_arrives_at_a_server_whose_term_has_ended() -> None:
+    fleet = MovingFleet(1)
+    fleet.follow()
+    arriving = fleet.arriving._by_move[MOVE]
+    fleet.until(lambda: bool(arriving._pending))
+    fleet.target.terms.promise(9)
+    before = fleet.target.persistence.commits.last_seq
+    arriving._apply()
+    fleet.rest(200)
+    assert fleet.target.persistence.commits.last_seq == before
+    assert fleet.arriving.progress(MOVE) is None

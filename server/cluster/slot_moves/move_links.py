@@ -107,6 +107,12 @@ class MoveLinks:
         self._try(self.leaving.drop, move)
 
     def _try(self, order: Callable[[str], None], move: str) -> None:
+        """Carry out an order that records a frame. The judge gives some as soon as this node is the
+        primary in the store. Before its term begins here, a frame would continue the line of
+        history of the old primary, which may have made another one with this number."""
+        terms = self._role.terms
+        if terms is None or not terms.is_leading:
+            return
         try:
             order(move)
         except CommandError as error:

@@ -289,8 +289,8 @@ class SlotImport:
         self._missing_bytes = None
 
     def receive(self, connection: SlotConnection, data: bytes) -> None:
-        if connection is not self._connection:
-            return
+        if connection is not self._connection or not self._parts.terms.is_leading:
+            return  # in the latter case, the link ends soon
         self.received_bytes += len(data)
         self._heard_ms = self._now_ms()
         try:
@@ -344,9 +344,9 @@ class SlotImport:
 
     def _apply(self) -> None:
         self._is_scheduled = False
-        if self._is_ended or not self._pending:
-            return
         parts = self._parts
+        if self._is_ended or not self._pending or not parts.terms.is_leading:
+            return
         commits = parts.persistence.commits
         if commits.queued_bytes > parts.feeds.config.journal_queue_limit:
             self._apply_soon(BUSY_S)
