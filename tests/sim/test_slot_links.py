@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.sim import net
-from tests.sim.moving_fleet import MOVE, MovingFleet, MovingNode, contents
+from tests.sim.moving_fleet import MOVE, RANGES, MovingFleet, MovingNode, contents
 
 from millstream.errors import CommandError
 from millstream.server.cluster.slot_moves import slot_feed
@@ -236,3 +236,16 @@ def test_nothing_arrives_at_a_server_whose_term_has_ended() -> None:
     fleet.rest(200)
     assert fleet.target.persistence.commits.last_seq == before
     assert fleet.arriving.progress(MOVE) is None
+
+
+def test_an_heir_frees_slots_before_they_come_back() -> None:
+    fleet = MovingFleet(1)
+    states = fleet.target.keyspace.slot_states
+    states.leave("2e", RANGES[:1])
+    for _ in range(3):
+        fleet.begin()
+        fleet.rest(50)
+    assert not fleet.target.moves.copied(MOVE).failure
+    states.drop("2e")
+    fleet.hand_over(7)
+    fleet.judge()

@@ -8,6 +8,7 @@ from millstream.commands.later.effect_slots import divide
 from millstream.commands.later.slot_pieces import SlotPieces
 from millstream.commands.runtime import slot_effects
 from millstream.commands.runtime.effects import Effects
+from millstream.server.cluster.slot_moves.move_rules import overlap
 from millstream.server.cluster.slot_moves.slot_records import Place
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.keyspace.slot_ranges import Ranges
@@ -33,8 +34,10 @@ class SlotData:
         return self._keyspace.slot_states.left
 
     def is_freeing(self, ranges: Ranges) -> bool:
-        """True if earlier data of these slots is not freed yet."""
-        return self._keyspace.slot_states.is_freeing(ranges)
+        """True if earlier data of these slots is not freed yet: an heir may have slots that have
+        left and are to be dropped, although the primary before it had dropped them."""
+        has_left = any(overlap(ranges, one.ranges) for one in self.departures.values())
+        return has_left or self._keyspace.slot_states.is_freeing(ranges)
 
     # The target
 
