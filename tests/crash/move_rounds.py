@@ -7,37 +7,43 @@ fails, mostly while a move is in a certain step: a server is killed or suspended
 other or etcd, etcd is killed, an operator changes a primary. Then everything works again, and all
 moves end.
 
-The history of each stream is checked at the end of a round, as `member_rounds` does it: what was
+The history of each stream is checked at the end of a round, as that of `member_rounds`: what was
 answered is there once, with the ID of its reply, in order; what any read has shown is there.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
 import random
 import signal
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
-from tests.crash.member_rounds import Append, Read, check, parsed
+from tests.crash.machine_rounds import (
+    FAILOVERS,
+    Append,
+    EntryId,
+    MachineRounds,
+    Mend,
+    Read,
+    entries_of,
+    nothing,
+    play_rounds,
+    send_append,
+    send_read,
+)
+from tests.support.background import Background
 from tests.support.client import ConnectionClosed, RawClient
-from tests.support.etcd import Etcd
 from tests.support.member_servers import MemberServers, ask
-from tests.support.namespaces import BRIDGE, Machine, cut, enter
-from tests.support.resp import Error, Reply, Simple
+from tests.support.resp import Error, Simple
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 from millstream.cli_error import CliError
-from millstream.server.cluster.cluster_view import ClusterView, view_of
+from millstream.server.cluster.cluster_view import view_of
 from millstream.server.cluster.slot_moves.move_judge import canceled
 from millstream.server.cluster.slot_moves.move_orders import order_moves
 from millstream.server.cluster.slot_moves.move_rules import ENDED
@@ -52,11 +58,10 @@ QUIET_S = 60.0
 CLIENTS = 5
 STREAMS = 8
 SLOTS = 16384
-LOG_LETTERS = 12_000  # of each server, after a failure
 STEPS = (Step.COPYING, Step.HANDING, Step.MOVED, Step.DONE)
 
 
-class MovingClient:
+class MovingClient(Background):
     """Appends to streams and reads them, where MOVED says, or at any server."""
 
     def __init__(self, servers: list[Server], round_number: int, number: int) -> None:
@@ -68,13 +73,7 @@ class MovingClient:
         self._number = number
         self._sent = 0
         self._chance = random.Random(f"{round_number}-{number}")
-        self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._is_stopped.set()
-        self._thread.join()
+        super().__init__()
 
     def _run(self) -> None:
         at = ("", 0)
@@ -112,38 +111,26 @@ class MovingClient:
                 break
         return ("", 0)
 
-    def _ask(self, client: RawClient, stream: str, reads_replica: bool) -> Reply:
-        sent_s = time.monotonic()
+    def _ask(self, client: RawClient, stream: str, reads_replica: bool) -> Append | Read | Error:
         if reads_replica or self._chance.random() < 0.2:
-            reply = client.call("XREVRANGE", stream, "+", "-", "COUNT", "50")
-            if not isinstance(reply, Error):
-                assert isinstance(reply, list)
-                ids = frozenset(parsed(row[0]) for row in reply if isinstance(row, list))
-                found = Read(ids, not reads_replica, sent_s)
-                self.reads.setdefault(stream, []).append(found)
-            return reply
+            shown = send_read(client, stream, of_primary=not reads_replica)
+            if not isinstance(shown, Error):
+                self.reads.setdefault(stream, []).append(shown)
+            return shown
         self._sent += 1
-        value = b"%d-%d" % (self._number, self._sent)
-        reply = client.call("XADD", stream, "*", "v", value)
-        if not isinstance(reply, Error):
-            append = Append(value, parsed(reply), sent_s, time.monotonic())
-            self.appends.setdefault(stream, []).append(append)
-        return reply
+        appended = send_append(client, stream, b"%d-%d" % (self._number, self._sent))
+        if not isinstance(appended, Error):
+            self.appends.setdefault(stream, []).append(appended)
+        return appended
 
 
-class Mover:
+class Mover(Background):
     """Orders and cancels moves all the time, until it is stopped."""
 
     def __init__(self, rounds: MoveRounds, seed: str) -> None:
         self._rounds = rounds
         self._chance = random.Random(seed)
-        self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._is_stopped.set()
-        self._thread.join()
+        super().__init__()
 
     def _run(self) -> None:
         while not self._is_stopped.wait(self._chance.uniform(0.1, 1.0)):
@@ -172,13 +159,11 @@ class Mover:
                 return
 
 
-class MoveRounds:
-    """The shards, their machines, and what happens to them."""
+class MoveRounds(MachineRounds):
+    """The two shards, their moves, and what happens to them."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.machines = [Machine(number) for number in (1, 2, 3)]
-        self.etcd = Etcd(folder / "etcd", host=BRIDGE).start()
+        super().__init__(folder, seed)
         given = {"enable-debug-command": "yes"}
         first = MemberServers(
             folder / "a", self.etcd, machines=self.machines, shards=2, given=given
@@ -187,35 +172,22 @@ class MoveRounds:
             folder / "b", self.etcd, machines=self.machines, neighbour=first, given=given
         )
         self.shards = (first, second)
-        self.servers = first.servers + second.servers
-        self.counts: dict[str, int] = {}
         self.ended: dict[str, Step] = {}
         self.failures: set[str] = set()
         self.retries: dict[str, int] = {}
         self._is_etcd_killed = False
         self._known: dict[str, Server] = {}
-        self.gaps_s: list[float] = []  # between two confirmed appends to a stream
 
     def start(self) -> None:
         for shard in self.shards:
             shard.start()
             shard.probe = ""
 
-    def close(self) -> None:
-        for shard in self.shards:
-            shard.kill()
-        self.etcd.kill()
-        for machine in self.machines:
-            machine.close()
-
     def use_store(self, use: Callable[[Store], object]) -> None:
         asyncio.run(use(open_store(self.shards[0].settings)))  # type: ignore[arg-type]
 
-    def view(self) -> ClusterView:
-        return self.shards[0].view()
-
-    def count(self, name: str, more: int = 1) -> None:
-        self.counts[name] = self.counts.get(name, 0) + more
+    def summary(self) -> str:
+        return f"{super().summary()} {self.failures or ''}"
 
     def play(self, number: int) -> None:
         """One round."""
@@ -232,10 +204,7 @@ class MoveRounds:
             time.sleep(self.chance.uniform(*FAULT_S))
         for mend in reversed(mends):
             mend()
-        for machine in self.machines:
-            for address in (BRIDGE, *(other.address for other in self.machines)):
-                if address != machine.address:
-                    machine.find(address)
+        self.heal()
         mover.stop()
         for shard in self.shards:
             shard.wait_for_followers(QUIET_S)
@@ -277,13 +246,9 @@ class MoveRounds:
             appends = [one for client in clients for one in client.appends.get(stream, ())]
             reads = [one for client in clients for one in client.reads.get(stream, ())]
             try:
-                check(appends, reads, self._entries(stream, primaries))
+                self.check_stream(appends, reads, self._entries(stream, primaries))
             except AssertionError as problem:
                 raise AssertionError(f"{stream}: {problem}") from None
-            ends = sorted(append.answered_s for append in appends)
-            self.gaps_s += [max((b - a for a, b in pairwise(ends)), default=0)]
-            self.count("appends", len(appends))
-            self.count("reads", len(reads))
         moves = self.view().moves
         self.ended |= {move: found.record.step for move, found in moves.items()}
         self.failures |= {
@@ -294,12 +259,12 @@ class MoveRounds:
         self.retries |= {move: found.record.retries for move, found in moves.items()}
         self.counts["taken back"] = sum(self.retries.values())
 
-    def _entries(self, stream: str, primaries: list[Server]) -> dict[tuple[int, int], bytes]:
+    def _entries(self, stream: str, primaries: list[Server]) -> dict[EntryId, bytes]:
         for server in primaries:
             with RawClient(server.port, host=server.host) as client:
                 rows = client.call("XRANGE", stream, "-", "+")
             if isinstance(rows, list):
-                return {parsed(row[0]): row[1][1] for row in rows}  # type: ignore[index, misc]
+                return entries_of(rows)
             assert isinstance(rows, Error), rows
             assert rows.text.startswith("MOVED"), rows.text
         raise AssertionError(f"no primary has {stream}")
@@ -321,58 +286,46 @@ class MoveRounds:
         """The primary of one of the shards."""
         return self.chance.choice(self._primaries())
 
-    def _machine(self, server: Server) -> Machine:
-        return next(one for one in self.machines if one.address == server.host)
-
-    def kill_a_primary(self) -> Callable[[], object]:
+    def kill_a_primary(self) -> Mend:
         return self._killed(self._primary())
 
-    def _killed(self, server: Server) -> Callable[[], object]:
+    def _killed(self, server: Server) -> Mend:
         """Kill a server, if it runs."""
         if not server.is_alive():
-            return lambda: None
+            return nothing
         server.kill()
         return server.launch
 
-    def kill_both_primaries(self) -> Callable[[], object]:
+    def kill_both_primaries(self) -> Mend:
         return _all([self._killed(server) for server in self._primaries()])
 
-    def kill_a_primary_shortly(self) -> Callable[[], object]:
+    def kill_a_primary_shortly(self) -> Mend:
         self._killed(self._primary())()
-        return lambda: None
+        return nothing
 
-    def kill_a_server(self) -> Callable[[], object]:
+    def kill_a_server(self) -> Mend:
         return self._killed(self.chance.choice(self.servers))
 
-    def suspend_a_primary(self) -> Callable[[], object]:
+    def suspend_a_primary(self) -> Mend:
         server = self._primary()
         if not server.is_alive():
-            return lambda: None
+            return nothing
         server.signal(signal.SIGSTOP)
         return lambda: server.is_alive() and server.signal(signal.SIGCONT)
 
-    def cut_a_primary_from_machines(self) -> Callable[[], object]:
-        alone = self._machine(self._primary())
-        for machine in self.machines:
-            if machine is not alone:
-                cut(alone, machine)
-        return lambda: None
+    def cut_a_primary_from_machines(self) -> Mend:
+        return self._cut_from_machines(self._primary())
 
-    def cut_a_primary_from_etcd(self) -> Callable[[], object]:
-        self._machine(self._primary()).lose(BRIDGE)
-        return lambda: None
+    def cut_a_primary_from_etcd(self) -> Mend:
+        return self._cut_from_etcd(self._primary())
 
-    def cut_a_primary_from_all(self) -> Callable[[], object]:
+    def cut_a_primary_from_all(self) -> Mend:
         self.cut_a_primary_from_machines()
         return self.cut_a_primary_from_etcd()
 
-    def cut_a_pair(self) -> Callable[[], object]:
-        cut(*self.chance.sample(self.machines, 2))
-        return lambda: None
-
-    def kill_etcd(self) -> Callable[[], object]:
+    def kill_etcd(self) -> Mend:
         if self._is_etcd_killed:
-            return lambda: None
+            return nothing
         self._is_etcd_killed = True
         self.etcd.kill()
 
@@ -382,14 +335,13 @@ class MoveRounds:
 
         return mend
 
-    def change_a_primary(self) -> Callable[[], object]:
+    def change_a_primary(self) -> Mend:
         server = self.chance.choice(self.servers)
-        words = self.chance.choice([("CLUSTER", "FAILOVER"), ("CLUSTER", "FAILOVER", "FORCE")])
-        ask(server, *words)
-        return lambda: None
+        ask(server, *self.chance.choice(FAILOVERS))
+        return nothing
 
 
-def _all(mends: list[Callable[[], object]]) -> Callable[[], object]:
+def _all(mends: list[Mend]) -> Mend:
     return lambda: [mend() for mend in mends]
 
 
@@ -401,34 +353,5 @@ FAULTS = (
 )  # fmt: skip
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.move_rounds")
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    options = parser.parse_args()
-    enter()
-    print(f"seed {options.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="move-rounds") as folder:
-        rounds = MoveRounds(Path(folder), options.seed)
-        try:
-            rounds.start()
-            for number in range(options.rounds):
-                rounds.play(number)
-                gaps_s = sorted(rounds.gaps_s)
-                middle_s = gaps_s[len(gaps_s) // 2]
-                shown = f"{rounds.counts} {rounds.failures or ''}"
-                print(f"round {number}: {shown}, gap median {middle_s:.2f} s, longest "
-                      f"{gaps_s[-1]:.2f} s", flush=True)  # fmt: skip
-        except AssertionError:
-            print(f"{rounds.counts}\n{rounds.view()}", flush=True)
-            for server in rounds.servers:
-                print(f"{server.log_path}\n{server.log[-LOG_LETTERS:]}", flush=True)
-            raise
-        finally:
-            rounds.close()
-    return 0
-
-
 if __name__ == "__main__":
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    sys.exit(main())
+    sys.exit(play_rounds("move_rounds", MoveRounds))

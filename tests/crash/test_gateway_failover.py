@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.background import Background
 from tests.support.client import ConnectionClosed, RawClient
 from tests.support.etcd import Etcd
 from tests.support.gate import Gate
@@ -83,7 +83,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, etcd: Etcd) -> Iterator[Tw
     made.kill()
 
 
-class PlainWriter:
+class PlainWriter(Background):
     """Appends to a stream of each shard through the gateway, four requests at a time, until it is
     stopped. After the end of a connection, it makes another one."""
 
@@ -93,9 +93,7 @@ class PlainWriter:
         self.connections = 0
         self._port = port
         self._name = name
-        self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        super().__init__()
 
     def _run(self) -> None:
         while not self._is_stopped.is_set():
@@ -125,8 +123,7 @@ class PlainWriter:
 
     def check(self, client: RawClient) -> None:
         """Stop, and compare what was confirmed with the streams."""
-        self._is_stopped.set()
-        self._thread.join()
+        self.stop()
         for key, confirmed in self.confirmed.items():
             rows = client.call("XRANGE", b"{%s}%s" % (key, self._name.encode()), "-", "+")
             assert isinstance(rows, list)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash.test_member_failover import ClusterWriter
 from tests.support.client import RawClient
+from tests.support.cluster_writer import ClusterWriter
 from tests.support.etcd import Etcd
 from tests.support.member_servers import MemberServers, ask, node_id
 from tests.support.resp import Error, Simple
@@ -25,7 +25,7 @@ def shard(tmp_path: Path, etcd: Etcd) -> Iterator[MemberServers]:
 
 
 def test_a_lost_member_is_replaced_while_clients_write(shard: MemberServers) -> None:
-    writer = ClusterWriter(shard)
+    writer = ClusterWriter(shard.servers)
     writer.wait_for_more()
     primary = shard.wait_for_primary()
     lost, other = shard.others(primary)
@@ -85,7 +85,7 @@ def test_users_are_those_of_all_nodes(shard: MemberServers) -> None:
 def test_members_change_where_the_primary_confirms_alone(tmp_path: Path, etcd: Etcd) -> None:
     shard = MemberServers(tmp_path, etcd, size=2, durable=0)
     try:
-        writer = ClusterWriter(shard.start())
+        writer = ClusterWriter(shard.start().servers)
         writer.wait_for_more()
         primary = shard.wait_for_followers()
         [other] = shard.others(primary)

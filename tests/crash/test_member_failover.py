@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import shutil
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from redis.cluster import ClusterNode, RedisCluster
-from redis.exceptions import RedisClusterException, RedisError
 from tests.support.client import ConnectionClosed, RawClient
+from tests.support.cluster_writer import ClusterWriter
 from tests.support.etcd import Etcd
 from tests.support.member_servers import MemberServers, ask, node_id
 from tests.support.resp import Error, Simple
@@ -27,40 +24,8 @@ def shard(tmp_path: Path, etcd: Etcd) -> Iterator[MemberServers]:
     made.kill()
 
 
-class ClusterWriter:
-    """Appends with redis-py's client of clusters, until it is stopped. `confirmed` are the IDs of
-    the entries that were answered."""
-
-    def __init__(self, shard: MemberServers) -> None:
-        self.confirmed: list[bytes] = []
-        nodes = [ClusterNode("127.0.0.1", server.port) for server in shard.servers]
-        self.client: Any = RedisCluster(startup_nodes=nodes, socket_timeout=2.0)
-        self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._write, daemon=True)
-        self._thread.start()
-
-    def _write(self) -> None:
-        while not self._is_stopped.is_set():
-            try:
-                self.confirmed.append(self.client.xadd("s", {"n": len(self.confirmed)}))
-            except (RedisError, RedisClusterException, OSError):
-                self._is_stopped.wait(0.01)
-
-    def wait_for_more(self, count: int = 50) -> None:
-        wanted = len(self.confirmed) + count
-        wait_until(lambda: len(self.confirmed), lambda n: n >= wanted, "more entries", 20.0)
-
-    def stop(self) -> None:
-        self._is_stopped.set()
-        self._thread.join()
-
-    def missing(self) -> set[bytes]:
-        found = {entry for entry, _ in self.client.xrange("s")}
-        return set(self.confirmed) - found
-
-
 def test_kill_9_of_a_primary_loses_nothing_confirmed(shard: MemberServers) -> None:
-    writer = ClusterWriter(shard)
+    writer = ClusterWriter(shard.servers)
     writer.wait_for_more()
     first = shard.wait_for_primary()
     first.kill()
@@ -131,7 +96,7 @@ def test_clients_are_told_the_zones(shard: MemberServers) -> None:
 
 
 def test_an_operator_changes_the_primary(shard: MemberServers) -> None:
-    writer = ClusterWriter(shard)
+    writer = ClusterWriter(shard.servers)
     writer.wait_for_more()
     old = shard.wait_for_primary()
     assert "to a replica" in str(ask(old, "CLUSTER", "FAILOVER"))

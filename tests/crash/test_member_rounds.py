@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.crash.member_rounds import Append, Read, check
+from tests.crash.machine_rounds import Append, Read, check
 
 ROUNDS = 3
 DEADLINE_S = 120

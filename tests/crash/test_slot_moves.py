@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -11,8 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from redis.cluster import ClusterNode, RedisCluster
-from redis.exceptions import RedisClusterException, RedisError
+from tests.support.cluster_writer import ClusterWriter
 from tests.support.etcd import Etcd
 from tests.support.member_servers import MemberServers, ask
 from tests.support.resp import Error, Simple
@@ -26,43 +24,6 @@ from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
 DEBUG = {"enable-debug-command": "yes", "cluster-handover-timeout": "1"}
 MOVE_S = 30.0
-
-
-class Writer:
-    """Appends to a stream with redis-py's client of clusters, until it is stopped."""
-
-    _numbers = count(1)
-
-    def __init__(self, servers: list[Server]) -> None:
-        self.confirmed: list[bytes] = []
-        self.errors: list[str] = []
-        self.stream = f"writer{next(self._numbers)}"
-        nodes = [ClusterNode("127.0.0.1", server.port) for server in servers]
-        self.client: Any = RedisCluster(startup_nodes=nodes, socket_timeout=2.0)
-        self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._write, daemon=True)
-        self._thread.start()
-
-    def _write(self) -> None:
-        while not self._is_stopped.is_set():
-            try:
-                number = len(self.confirmed)
-                self.confirmed.append(self.client.xadd(self.stream, {"n": number}))
-            except (RedisError, RedisClusterException, OSError) as problem:
-                self.errors.append(repr(problem))
-                self._is_stopped.wait(0.01)
-
-    def wait_for_more(self) -> None:
-        wanted = len(self.confirmed) + 10
-        wait_until(lambda: len(self.confirmed), lambda n: n >= wanted, "more entries", 20.0)
-
-    def check(self) -> None:
-        """Stop, and find everything that was confirmed once, in order."""
-        self._is_stopped.set()
-        self._thread.join()
-        found = [entry for entry, _ in self.client.xrange(self.stream)]
-        assert set(self.confirmed) - set(found) == set()
-        assert found == sorted(set(found), key=lambda one: tuple(map(int, one.split(b"-"))))
 
 
 class Shards:
@@ -146,14 +107,14 @@ def keys_of(server: Server) -> set[bytes]:
 def test_slots_move_while_clients_write(make: Callable[[int], Shards]) -> None:
     """Also while both primaries are killed in the hand-over."""
     shards = make(3)
-    writers = [Writer(shards.servers) for _ in range(3)]
+    writers = [ClusterWriter(shards.servers, f"writer{number}") for number in range(3)]
     client = writers[0].client
     for number in range(100):
         client.set(f"k{number}", number)
     assert shards.run("move", "0-16383", "s2")[-1] == "8192 of 8192 slots have moved"
     assert keys_of(shards.first.wait_for_primary()) == set()
     for writer in writers:
-        writer.wait_for_more()
+        writer.wait_for_more(10)
 
     shards.stop_at("handing")
     shards.run("move", "4000-12000", "s1", "--no-wait")
@@ -170,7 +131,7 @@ def test_slots_move_while_clients_write(make: Callable[[int], Shards]) -> None:
     for one in (shards.first, shards.second):
         one.wait_for_followers()
     for writer in writers:
-        writer.wait_for_more()
+        writer.wait_for_more(10)
         writer.check()
     assert [client.get(f"k{number}") for number in range(100)] == [
         b"%d" % number for number in range(100)
@@ -183,7 +144,7 @@ def test_moves_of_shards_of_one_server(make: Callable[[int], Shards], etcd: Etcd
     """CLUSTER MIGRATION; a kill of both sides after the map has changed; a new shard."""
     shards = make(1)
     servers = [shards.first.servers[0], shards.second.servers[0]]
-    writer = Writer(servers)
+    writer = ClusterWriter(servers)
     shards.stop_at("copying")
     move = ordered(servers[0], "IMPORT", "8192", "9000", "16000", "16383")
     shards.wait_for(Step.COPYING)
@@ -213,7 +174,7 @@ def test_moves_of_shards_of_one_server(make: Callable[[int], Shards], etcd: Etcd
     key = next(f"k{n}" for n in count() if "s3" in shards.owners(f"k{n}"))
     assert ask(third, "SET", key, "1") == Simple("OK")
     assert shards.run("drain", "s3")[-1] == "5461 of 5461 slots have moved"
-    writer.wait_for_more()
+    writer.wait_for_more(10)
     writer.check()
 
 
