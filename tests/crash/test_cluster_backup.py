@@ -17,6 +17,7 @@ from tests.support.etcd import Etcd
 from tests.support.member_servers import MemberServers, node_id
 from tests.support.resp import Simple
 from tests.support.shards import Shards
+from tests.support.stored_cluster import stored, write
 
 from millstream.__main__ import main
 from millstream.cli_error import CliError
@@ -44,14 +45,6 @@ def call(*words: object, code: int = 0) -> str:
     done = CliRunner().invoke(main, ["cluster", *map(str, words)])
     assert done.exit_code == code, done.output
     return done.output
-
-
-def read(settings: StoreSettings) -> Contents:
-    return asyncio.run(open_store(settings).read())
-
-
-def write(settings: StoreSettings, *changes: Change) -> None:
-    assert asyncio.run(open_store(settings).commit([], changes)).done
 
 
 def node_in(folder: Path) -> str:
@@ -89,7 +82,7 @@ def test_a_backup_of_members_becomes_a_new_cluster(
     where = ["--name", shard.settings.name, "--etcd", etcd.urls]
     url = ["--url", "redis://backup:word@anywhere"]
     assert "copy: 1 shard" in call("backup", tmp_path / "copy", *where, *url)
-    assert BACKUP_LOCK not in read(shard.settings).values
+    assert BACKUP_LOCK not in stored(shard.settings).values
     old = shard.view()
     shard.kill()
 
@@ -123,13 +116,13 @@ def test_a_backup_of_members_becomes_a_new_cluster(
 def test_one_backup_at_a_time(settings: StoreSettings) -> None:
     one, other = (StoredSource(settings, "redis://x", 1) for _ in range(2))
     with one.held():
-        value = read(settings).values[BACKUP_LOCK]
+        value = stored(settings).values[BACKUP_LOCK]
         assert value.lease, "the lock ends with its program"
         running = r"is being made by .* process \d+: wait for its end"
         with pytest.raises(CliError, match=running), other.held():
             raise AssertionError("two locks")
         one.check()
-    assert BACKUP_LOCK not in read(settings).values
+    assert BACKUP_LOCK not in stored(settings).values
     with other.held():
         asyncio.run(open_store(settings).revoke(other._lease))
         with pytest.raises(CliError, match="the lock of this backup has ended"):
@@ -160,7 +153,7 @@ def test_a_backup_waits_while_slots_are_handed_over(
     late = "the move 1 has been handing over slots"
     with pytest.raises(CliError, match=late), StoredSource(settings, "redis://x", 1).held():
         raise AssertionError("slots have two owners")
-    assert BACKUP_LOCK not in read(settings).values
+    assert BACKUP_LOCK not in stored(settings).values
 
 
 def test_what_is_incomplete_is_no_backup(
@@ -226,7 +219,7 @@ def restore_into_etcd(backup: Path, folder: Path, etcd: Etcd) -> None:
     wrong = [*where, "--members", "2", "--durable", "2"]
     assert "needs more than 2 members" in call("restore", backup, folder / "x", *wrong, code=1)
     call("restore", backup, folder / "many", *where, "--members", "2", "--durable", "1")
-    view = view_of(read(StoreSettings(where[1], etcd.urls)))
+    view = view_of(stored(StoreSettings(where[1], etcd.urls)))
     assert [row[:2] for row in view.map.ranges] == [(0, 8191), (8192, 16383)]
     for name, shard in view.shards.items():
         assert (shard.record.size, shard.record.durable) == (2, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -16,12 +15,12 @@ from tests.support.gate import Gate
 from tests.support.member_servers import MemberServers, ask, node_id
 from tests.support.resp import Error, Reply, Simple
 from tests.support.server import PROGRAM, Server, free_port
+from tests.support.stored_cluster import write
 from tests.support.waiting import wait_until
 
 from millstream.server.cluster.slot_map import new_id
 from millstream.server.cluster.store.records import MAP, SHARD, ShardRecord, SlotRanges, encode
 from millstream.server.cluster.store.store import Change
-from millstream.server.cluster.store.store_opening import open_store
 
 OK = Simple("OK")
 HALF = 8191  # foo: slot 12182, of s2; bar: 5061, of s1
@@ -35,7 +34,7 @@ class TwoShards(MemberServers):
         ranges = SlotRanges(2, ((0, HALF, "s1"), (HALF + 1, 16383, "s2")))
         second = ShardRecord(new_id(), 0, "", (), 1, 0)
         changes = [Change(MAP, encode(ranges)), Change(SHARD + "s2", encode(second))]
-        assert asyncio.run(open_store(self.settings).commit([], changes)).done
+        write(self.settings, *changes)
         directives = {**self.servers[0].directives, "cluster-shard": "s2"}
         self.single = Server(folder / "single", directives)
 

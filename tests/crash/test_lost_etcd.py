@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from tests.support.client import RawClient
 from tests.support.etcd import Etcd
 from tests.support.member_servers import MemberServers, ask, node_id
 from tests.support.resp import Error, Simple
 from tests.support.server import Server, free_port
+from tests.support.stored_cluster import cluster_command, stored
 from tests.support.waiting import wait_until
-
-from millstream.__main__ import main
-from millstream.server.cluster.store.store_opening import open_store
 
 
 @pytest.fixture
@@ -36,9 +32,8 @@ def shard(tmp_path: Path, lasting: Etcd) -> Iterator[MemberServers]:
 
 
 def init(shard: MemberServers, *servers: Server, code: int = 0, options: list[str]) -> str:
-    words = ["--name", shard.settings.name, "--etcd", shard.settings.urls, *options]
     nodes = ",".join(f"127.0.0.1:{server.port}" for server in servers)
-    done = CliRunner().invoke(main, ["cluster", "init", *words, "--from-nodes", nodes])
+    done = cluster_command(shard.settings, "init", *options, "--from-nodes", nodes)
     assert done.exit_code == code, done.output
     return done.output
 
@@ -61,7 +56,7 @@ def test_an_etcd_that_has_lost_everything(shard: MemberServers, lasting: Etcd) -
     other.kill()
     refused = init(shard, node, code=1, options=login)
     assert "2 of its members have to answer, and 1 do" in refused
-    assert asyncio.run(open_store(shard.settings).read()).values == {}
+    assert stored(shard.settings).values == {}
     sizes = "shard s1 has --members 3, and not 2: leave out --members. Nothing is written"
     assert sizes in init(shard, primary, node, code=1, options=[*login, "--members", "2"])
     size = ["--shards", "1", "--members", "3", "--durable", "1"]
@@ -118,7 +113,7 @@ def test_only_admins_are_told_what_a_node_has_seen(shard: MemberServers) -> None
     primary = shard.wait_for_primary()
     with RawClient(primary.port) as client:
         client.call("ACL", "SETUSER", "reader", "on", ">word", "~*", "+@all", "-@admin")
-        secret = asyncio.run(open_store(shard.settings).read()).values["secret"].data
+        secret = stored(shard.settings).values["secret"].data
         seen = client.call("CLUSTER", "SEEN")
         assert isinstance(seen, bytes)
         assert b"shard/s1" in seen

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from tests.support.cluster_writer import ClusterWriter
 from tests.support.etcd import Etcd
 from tests.support.member_servers import MemberServers, ask
 from tests.support.resp import Error, Simple
 from tests.support.server import Server
+from tests.support.stored_cluster import cluster_command
 from tests.support.waiting import wait_until
 
-from millstream.__main__ import main
 from millstream.server.cluster.slot_moves.move_rules import owners_of
 from millstream.server.cluster.store.records import MoveRecord, Step
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
@@ -60,9 +59,7 @@ class Shards:
 
     def run(self, *words: str) -> list[str]:
         """The lines of a command of `millstream cluster` that succeeds."""
-        settings = self.first.settings
-        where = ["--name", settings.name, "--etcd", settings.urls]
-        done = CliRunner().invoke(main, ["cluster", *words, *where])
+        done = cluster_command(self.first.settings, *words)
         assert done.exit_code == 0, done.output
         return done.output.splitlines()
 

@@ -52,6 +52,12 @@ def others(world: World, leader: Node) -> list[Node]:
     return [node for node in world.nodes.values() if node is not leader]
 
 
+def force(node: Node) -> None:
+    """CLUSTER FAILOVER FORCE at this node."""
+    run = node.run
+    run.do(lambda: run.member.stand(Reason.FORCE, run.now_ms))
+
+
 def elections(world: World) -> int:
     return sum(node.run.member.elections for node in world.nodes.values())
 
@@ -111,8 +117,7 @@ def test_a_primary_has_the_lease_with_which_it_wrote_its_name() -> None:
 def test_a_primary_that_is_forced_after_its_restart_is_elected() -> None:
     world, leader = begun(3, 1)
     leader.crash(keeps_all=True)
-    run = leader.run
-    run.do(lambda: run.member.stand(Reason.FORCE, run.now_ms))
+    force(leader)
     world.pass_time(3 * NODE_TIMEOUT_MS)
     world.end()
 
@@ -250,7 +255,7 @@ def test_a_store_with_lower_terms_is_not_believed() -> None:
     world, leader = begun(3, 1)
     backup = world.store.copy()
     other = others(world, leader)[0]
-    other.run.do(lambda: other.run.member.stand(Reason.FORCE, other.clock_ms()))
+    force(other)
     world.pass_time(NODE_TIMEOUT_MS)
     [successor] = world.leaders()
     assert successor is not leader
@@ -299,7 +304,7 @@ def test_a_store_that_was_restored_is_recovered_from_the_members() -> None:
     world, leader = begun(3, 1)
     backup = world.store.copy()
     other = others(world, leader)[0]
-    other.run.do(lambda: other.run.member.stand(Reason.FORCE, other.clock_ms()))
+    force(other)
     world.pass_time(NODE_TIMEOUT_MS)
     world._write()
     world.pass_time(NODE_TIMEOUT_MS)
@@ -371,10 +376,9 @@ def test_a_member_without_the_data_is_chosen_only_by_force() -> None:
     leader.is_frozen = True
     world.pass_time(20 * NODE_TIMEOUT_MS)
     assert not empty.run.member.is_leading
-    run = empty.run
-    run.do(lambda: run.member.stand(Reason.FORCE, run.now_ms))
+    force(empty)
     world.pass_time(3 * NODE_TIMEOUT_MS)
-    assert run.member.is_leading
+    assert empty.run.member.is_leading
 
 
 @pytest.mark.parametrize(

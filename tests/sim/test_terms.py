@@ -70,6 +70,13 @@ class Shard(TermsFleet):
         self._order(self.members[2], 2)
         return new
 
+    def cut_off(self, one: int, other: int) -> None:
+        """These two can no longer connect, and the replicas lose all links."""
+        self.partitions.add(frozenset((one, other)))
+        for link in self.connections:
+            link.cut()
+            link.notify("replica")
+
     def length(self, index: int) -> int:
         stream = self.nodes[index].keyspace.databases[0].stream(b"s")
         return 0 if stream is None else len(stream)
@@ -310,10 +317,7 @@ def test_without_a_link_unconfirmed_frames_are_not_read() -> None:
     shard.partitions = {frozenset((0, 2))}
     shard.wait()
     assert shard.ask(0, *ADD) == NO_REPLY  # of two members, one has it
-    shard.partitions.add(frozenset((0, 1)))
-    for one in shard.connections:
-        one.cut()
-        one.notify("replica")
+    shard.cut_off(0, 1)
     assert shard.ask(1, *READ) == DOWN
 
 
@@ -621,10 +625,7 @@ def test_reads_are_allowed_at_a_replica_without_a_link() -> None:
     assert is_entry(shard.ask(0, *ADD))
     shard.partitions = {frozenset((0, 2))}
     assert shard.ask(0, *ADD) == NO_REPLY  # of two members, one has it
-    shard.partitions.add(frozenset((0, 1)))
-    for one in shard.connections:
-        one.cut()
-        one.notify("replica")
+    shard.cut_off(0, 1)
     assert shard.ask(1, *READ) == DOWN
     shard.members[1].terms.confirming.allow_reads(True)
     assert len(shard.ask(1, *READ)) >= 1  # type: ignore[arg-type]

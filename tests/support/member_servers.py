@@ -7,10 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from click.testing import CliRunner
-
-from millstream.__main__ import main
-from millstream.server.cluster.cluster_view import ClusterView, view_of
+from millstream.server.cluster.cluster_view import ClusterView
 from millstream.server.cluster.store.store_opening import StoreSettings, open_store
 from millstream.server.cluster.store_cli import create
 
@@ -19,6 +16,7 @@ from .etcd import Etcd
 from .namespaces import Machine
 from .resp import Error, Reply, Simple
 from .server import Server, free_port
+from .stored_cluster import cluster_command, stored_view
 from .waiting import wait_until
 
 NODE_TIMEOUT_MS = 1000
@@ -86,12 +84,11 @@ class MemberServers:
                 server.kill()
 
     def view(self) -> ClusterView:
-        return view_of(asyncio.run(open_store(self.settings).read()))
+        return stored_view(self.settings)
 
     def change(self, *words: str) -> None:
         """Change the members with this command of `millstream cluster`."""
-        where = ["--name", self.settings.name, "--etcd", self.settings.urls]
-        done = CliRunner().invoke(main, ["cluster", *words, *where])
+        done = cluster_command(self.settings, *words)
         assert (done.exit_code, done.output) == (0, f"shard {self.shard} has its new members\n")
 
     def primary(self) -> Server | None:

@@ -237,15 +237,15 @@ def test_a_cluster_sees_only_its_own_values(etcd: Etcd) -> None:
     asyncio.run(body())
 
 
+def etcd_with_tls(folder: Path, authority: Authority, options: dict[str, str]) -> Etcd:
+    certificate, key = authority.issue("etcd")
+    files = {"--cert-file": str(certificate), "--key-file": str(key)}
+    return Etcd(folder / "etcd", options=files | options).start()
+
+
 def test_users_and_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    certificate, key = authority.issue("etcd")
-    options = {
-        "--cert-file": str(certificate),
-        "--key-file": str(key),
-        "--bcrypt-cost": "4",  # the cheapest
-    }
-    etcd = Etcd(tmp_path / "etcd", options=options).start()
+    etcd = etcd_with_tls(tmp_path, authority, {"--bcrypt-cost": "4"})  # the cheapest
     tls = tls_context(str(authority.file))
     root = Login("root", "secret word")
 
@@ -311,14 +311,8 @@ def test_users_and_tls(tmp_path: Path) -> None:
 
 def test_certificates_of_clients(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    certificate, key = authority.issue("etcd")
-    options = {
-        "--cert-file": str(certificate),
-        "--key-file": str(key),
-        "--trusted-ca-file": str(authority.file),
-        "--client-cert-auth": "",
-    }
-    etcd = Etcd(tmp_path / "etcd", options=options).start()
+    checks = {"--trusted-ca-file": str(authority.file), "--client-cert-auth": ""}
+    etcd = etcd_with_tls(tmp_path, authority, checks)
     (tmp_path / "other").mkdir()
     own, other = (
         [str(file) for file in one.issue("node")]

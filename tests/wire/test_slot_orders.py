@@ -7,16 +7,16 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import cast
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from tests.support.etcd import Etcd
+from tests.support.stored_cluster import cluster_command, stored_view, write
 
-from millstream.__main__ import main
 from millstream.cli_error import CliError
-from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.slot_moves import move_orders
 from millstream.server.cluster.slot_moves.move_rules import count_of, owned_by
 from millstream.server.cluster.store.records import (
@@ -54,24 +54,13 @@ def settings(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> StoreSettings:
 
 @pytest.fixture
 def run(settings: StoreSettings) -> Run:
-    def call(command: str, *options: str) -> Result:
-        words = ["--name", settings.name, "--etcd", settings.urls]
-        return CliRunner().invoke(main, ["cluster", command, *words, *options])
-
+    call = partial(cluster_command, settings)
     assert call("init", "--shards", "2", "--members", "1").exit_code == 0
     for shard, node in (("s1", A), ("s2", B)):
         record = ShardRecord("f" * 40, 1, node, (node,), 1, 0)
         write(settings, Change(SHARD + shard, encode(record)))
         write(settings, Change(NODE + node, encode(NodeRecord("h", 1, 0, "", "", "1", shard))))
     return call
-
-
-def write(settings: StoreSettings, *changes: Change) -> None:
-    assert asyncio.run(open_store(settings).commit([], changes)).done
-
-
-def view(settings: StoreSettings) -> ClusterView:
-    return view_of(asyncio.run(open_store(settings).read()))
 
 
 @contextmanager
@@ -81,7 +70,7 @@ def carried_out(settings: StoreSettings, step: Step, reason: str = "") -> Iterat
 
     def work() -> None:
         while not is_over.wait(0.01):
-            for move, found in view(settings).moves.items():
+            for move, found in stored_view(settings).moves.items():
                 if found.record.step is Step.PLANNED:
                     record = found.record._replace(step=step, reason=reason)
                     write(settings, Change(MOVE + move, encode(record)))
@@ -102,7 +91,7 @@ def test_a_move_is_ordered_and_its_steps_are_shown(run: Run, settings: StoreSett
         "slots 0-9 from s1 to s2: done",
         "10 of 10 slots have moved",
     ]
-    (found,) = view(settings).moves.values()
+    (found,) = stored_view(settings).moves.values()
     assert found.record._replace(created_ms=0) == MoveRecord(((0, 9),), "s1", "s2", Step.DONE, 0)
 
 
@@ -122,9 +111,9 @@ def test_the_map_tells_the_end_of_a_move_without_a_record(
     """Records of moves that have ended are removed after a while."""
 
     def work() -> None:
-        while not view(settings).moves:
+        while not stored_view(settings).moves:
             pass
-        for move in view(settings).moves:
+        for move in stored_view(settings).moves:
             owned = SlotRanges(2, ((0, 9, "s2"), (10, 8191, "s1"), (8192, 16383, "s2")))
             write(settings, Change(MOVE + move, None), Change(MAP, encode(owned)))
 
@@ -165,7 +154,7 @@ def test_slots_that_move_cannot_be_ordered_again(run: Run, settings: StoreSettin
 
 def test_a_new_shard_gets_its_share_once_it_runs(run: Run, settings: StoreSettings) -> None:
     assert run("add-shard").output == "shard s3 has no slots yet\n"
-    found = view(settings).shards["s3"].record
+    found = stored_view(settings).shards["s3"].record
     assert (found.term, found.members, found.size, found.durable) == (0, (), 1, 0)
     assert run("rebalance").output == "no slots have to move\n"
     assert "shard s3 has no nodes yet: start them first" in run("move", "5", "s3").output
@@ -175,7 +164,7 @@ def test_a_new_shard_gets_its_share_once_it_runs(run: Run, settings: StoreSettin
         Change(NODE + C, encode(NodeRecord("h", 1, 0, "", "", "1", "s3"))),
     )
     assert run("rebalance", "--no-wait").output == "5461 slots will move\n"
-    records = [found.record for found in view(settings).moves.values()]
+    records = [found.record for found in stored_view(settings).moves.values()]
     assert {record.target for record in records} == {"s3"}
     assert max(count_of(record.slots) for record in records) == 1024
     counts = {
@@ -187,12 +176,12 @@ def test_a_new_shard_gets_its_share_once_it_runs(run: Run, settings: StoreSettin
 
 def test_a_drained_shard_has_no_slots(run: Run, settings: StoreSettings) -> None:
     assert run("drain", A[:3], "--no-wait").output == "8192 slots will move\n"
-    records = [found.record for found in view(settings).moves.values()]
+    records = [found.record for found in stored_view(settings).moves.values()]
     assert {(record.source, record.target) for record in records} == {("s1", "s2")}
     moved = {
         slot for record in records for pair in record.slots for slot in range(pair[0], pair[1] + 1)
     }
-    ((first, last),) = owned_by(view(settings).map, "s1")
+    ((first, last),) = owned_by(stored_view(settings).map, "s1")
     assert moved == set(range(first, last + 1))
 
 
@@ -200,12 +189,12 @@ def test_no_shard_is_drained_without_a_name(run: Run, settings: StoreSettings) -
     write(settings, Change(MAP, encode(SlotRanges(1, ((0, 99, "s1"), (100, 16383, "s2"))))))
     done = run("drain", "")
     assert (done.exit_code, "NODE': it is empty" in done.output) == (2, True), done.output
-    assert not view(settings).moves
+    assert not stored_view(settings).moves
 
 
 def test_moves_are_followed_over_a_loss_of_etcd(run: Run, settings: StoreSettings) -> None:
     run("move", "0-9", "s2", "--no-wait")
-    ((id, found),) = view(settings).moves.items()
+    ((id, found),) = stored_view(settings).moves.items()
     shown: list[str] = []
 
     class Lossy:
@@ -253,7 +242,7 @@ def test_a_move_is_ordered_once_although_etcd_is_away(
     order = move_orders.order_moves(cast(Store, Lossy()), ((0, 9),), "s2")
     orders = asyncio.run(order)
     assert failed == ["read", "commit", "commit"]
-    assert orders.keys() == view(settings).moves.keys()
+    assert orders.keys() == stored_view(settings).moves.keys()
 
 
 def test_an_order_whose_outcome_stays_unknown_says_so(

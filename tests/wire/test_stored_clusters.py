@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.support.etcd import Etcd
 from tests.support.shards import free_range
+from tests.support.stored_cluster import cluster_command, stored, stored_view, write
 
 from millstream.__main__ import main
 from millstream.server.cluster.cluster_view import view_of
@@ -43,22 +45,14 @@ def settings(etcd: Etcd) -> StoreSettings:
 
 @pytest.fixture
 def run(settings: StoreSettings) -> Run:
-    def call(command: str, *options: str) -> Result:
-        words = ["--name", settings.name, "--etcd", settings.urls]
-        return CliRunner().invoke(main, ["cluster", command, *words, *options])
-
-    return call
-
-
-def write(settings: StoreSettings, *changes: Change) -> None:
-    assert asyncio.run(open_store(settings).commit([], changes)).done
+    return partial(cluster_command, settings)
 
 
 def test_init_divides_the_slots(run: Run, settings: StoreSettings) -> None:
     done = run("init", "--shards", "3")
     assert done.exit_code == 0, done.output
     assert "3 shards of 3 members; a confirmed write is on 2 disks" in done.output
-    values = asyncio.run(open_store(settings).read()).values
+    values = stored(settings).values
     assert set(values) == {"config", "map", "shard/s1", "shard/s2", "shard/s3"}
     ranges = ((0, 5460, "s1"), (5461, 10922, "s2"), (10923, 16383, "s3"))
     assert decode(SlotRanges, values["map"].data, "map") == (1, ranges)
@@ -68,7 +62,7 @@ def test_init_divides_the_slots(run: Run, settings: StoreSettings) -> None:
     again = run("init", "--shards", "2")
     assert again.exit_code == 1
     assert "etcd has a cluster with this name" in again.output
-    assert asyncio.run(open_store(settings).read()).values == values
+    assert stored(settings).values == values
 
 
 def test_status_shows_what_is_missing(run: Run, settings: StoreSettings) -> None:
@@ -158,7 +152,7 @@ def shard(run: Run, settings: StoreSettings) -> ShardRecord:
 
 
 def stored_shard(settings: StoreSettings) -> ShardRecord:
-    return view_of(asyncio.run(open_store(settings).read())).shards["s1"].record
+    return stored_view(settings).shards["s1"].record
 
 
 def obey(record: ShardRecord, change: ShardChange) -> ShardRecord:
@@ -177,7 +171,7 @@ def test_members_change_when_the_primary_has_obeyed(run: Run, settings: StoreSet
         assert stored_shard(settings).members == (A, C)
         assert run("replace", C, B).exit_code == 0
     assert stored_shard(settings)[1:] == (7, A, (A, B), 2, 1)
-    assert not view_of(asyncio.run(open_store(settings).read())).changes
+    assert not stored_view(settings).changes
 
 
 def test_an_order_without_effect_is_withdrawn(
@@ -192,7 +186,7 @@ def test_an_order_without_effect_is_withdrawn(
     with primary(settings, lambda record, change: None):
         assert "has refused this" in run("add", "s1", C).output
     assert stored_shard(settings) == shard
-    assert not view_of(asyncio.run(open_store(settings).read())).changes
+    assert not stored_view(settings).changes
     for words, reason in (
         ("remove s1 " + A, "is its primary: use CLUSTER FAILOVER"),
         ("remove s1 " + B, "it needs 2 to 16 members"),
