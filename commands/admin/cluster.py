@@ -58,7 +58,7 @@ class NodeView(Protocol):
 
     @property
     def etcd(self) -> str:
-        """The state of the store: ok, unreachable or `behind`."""
+        """The value of `cluster_etcd`: `ok`, `unreachable` or `behind`."""
 
     @property
     def is_serving(self) -> bool:
@@ -298,12 +298,12 @@ def _line(row: NodeRow, term: int) -> str:
 def cluster_info(ctx: Context[ClusterHost], args: Args) -> object:
     """Returns information about the state of a node.
 
-    The reply is text with lines `name:value`. `cluster_state` is ok while this node serves its
-    slots (a replica: reads), and fail while it refuses requests with `CLUSTERDOWN The cluster is
-    down` (perhaps not reads); `cluster_slots_fail` counts the slots of nodes that have failed.
-    `cluster_lease_ms` is the time for which the lease of this node lasts, `cluster_etcd` is ok,
-    unreachable, or `behind` (it was restored from a backup). On one machine there is neither a
-    lease (0) nor etcd (ok).
+    The reply is text with lines `name:value`. `cluster_state` is `ok` while this node serves its
+    slots (a replica: reads). It is `fail` while the node refuses requests with `CLUSTERDOWN The
+    cluster is down`; it may serve reads then. `cluster_slots_fail` counts the slots of nodes that
+    have failed. `cluster_lease_ms` is the time for which the lease of this node lasts. The value of
+    `cluster_etcd` is `ok`, `unreachable`, or `behind` if etcd was restored from an old backup. On
+    one machine, without etcd, `cluster_lease_ms` is 0 and `cluster_etcd` is `ok`.
     """
     node = _node(ctx)
     rows = node.rows(ctx.session)
