@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest, Reason
 from millstream.errors import CommandError
-from millstream.server.cluster.cluster_view import view_of
+from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.enrollment import Enrollment
 from millstream.server.cluster.member_actions import (
     Action,
@@ -36,6 +36,7 @@ from millstream.server.cluster.member_lease import MemberLease
 from millstream.server.cluster.membership import Member
 from millstream.server.cluster.promise_request import Asker
 from millstream.server.cluster.recollection import describe
+from millstream.server.cluster.slot_moves.move_rules import ENDED
 from millstream.server.cluster.store.records import SECRET, NodeRecord, RecordError
 from millstream.server.cluster.store.seen_store import SeenStore
 from millstream.server.cluster.store.store import (
@@ -70,10 +71,18 @@ def steady_ms() -> int:
 def is_calm(member: Member, now_ms: int) -> bool:
     """True if a node is the primary, and nothing is due within CALM_MS."""
     view = member.view
-    is_changing = view is None or member.shard in view.changes or bool(view.moves)
+    is_changing = view is None or member.shard in view.changes or _has_moves(member, view)
     is_busy = is_changing or member.is_candidate or member.writing is not None
     has_time = not member.needs_lease or now_ms + 2 * CALM_MS < member.held_until_ms()
     return member.is_leading and not is_busy and has_time
+
+
+def _has_moves(member: Member, view: ClusterView) -> bool:
+    """True if slots move, or the data of this node has something of a move that has ended. The
+    records of those stay in the store."""
+    data = None if member.moves is None else member.moves.data
+    has_rest = data is not None and bool(data.imports or data.departures)
+    return has_rest or any(found.record.step not in ENDED for found in view.moves.values())
 
 
 class MemberData:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from tests.sim.member_world import LEASE_S, NODE_TIMEOUT_MS, STEPS, Node, World, play
 
 from millstream.commands.admin.cluster_peers import Reason
-from millstream.server.cluster.cluster_view import view_of
+from millstream.server.cluster.cluster_view import Found, view_of
 from millstream.server.cluster.member_actions import Purpose, Write
 from millstream.server.cluster.member_service import is_calm
 from millstream.server.cluster.membership import Part
+from millstream.server.cluster.slot_moves.move_judge import MoveJudge
+from millstream.server.cluster.slot_moves.move_rules import ENDED
+from millstream.server.cluster.store.records import MoveRecord, Step
 from millstream.server.cluster.store.store import Change
 
 SEEDS = 40
@@ -82,6 +87,19 @@ def test_a_primary_for_which_nothing_is_due_is_calm() -> None:
     assert is_calm(member, now_ms)
     assert is_calm(member, end_ms - 1000)
     assert not is_calm(member, end_ms - 100)  # soon it may not confirm
+    view = member.view
+    assert view is not None
+    for step in Step:  # the records of moves that have ended stay for a long time
+        move = MoveRecord(((0, 9),), "s1", "s2", step, created_ms=1)
+        member.view = view._replace(moves={"f" * 40: Found(move, 1, 0)})
+        assert is_calm(member, now_ms) == (step in ENDED)
+    member.view = view
+    ranges = {"f" * 40: ((0, 9),)}
+    for imports, departures in (({}, {}), (ranges, {}), ({}, ranges)):  # in its data
+        data = SimpleNamespace(imports=imports, departures=departures)
+        member.moves = cast(MoveJudge, SimpleNamespace(data=data))
+        assert is_calm(member, now_ms) == (not imports and not departures)
+    member.moves = None
     member.write(Purpose.HOLD, [], [])
     assert not is_calm(member, now_ms)
 
