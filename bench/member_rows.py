@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.datasets import KEY, SENSOR_ENTRY
 from bench.figures import OURS, BenchError, Lanes, Reading, alone
-from bench.harness import Harness
+from bench.harness import Harness, Side
 from bench.load import Load
 from bench.load import run as run_load
 from bench.persistence_rows import LOOK_S, journal_of
@@ -93,7 +93,7 @@ def create(harness: Harness, url: str, members: int, durable: int) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while (done := subprocess.run(words, capture_output=True, text=True)).returncode:
         if time.monotonic() > deadline:
-            raise BenchError(f"the cluster was not made: {done.stderr[-300:]}")
+            raise BenchError(f"the cluster was not created: {done.stderr[-300:]}")
         time.sleep(LOOK_S)
 
 
@@ -135,19 +135,13 @@ def cpu(harness: Harness, words: tuple[str, ...], full: int, quick: int) -> Lane
     side = harness.pair("durable", journal_of("always"))[OURS]
     load = Load(harness.plan.size(full, quick), 16)
 
-    def cost(server: Server) -> float:
-        server.settle()
-        before_ns = server.cpu_ns()
-        run_load(server.port, load, words)
-        server.settle()
-        return (server.cpu_ns() - before_ns) / load.requests
-
     found = []
     with primary_of(harness, members=1, durable=0) as primary:
-        for server in (primary, side.server):
-            run_load(server.port, load, APPEND)
+        member = Side(primary, "X")
+        for one in (member, side):
+            one.drive(load, APPEND)
         for _ in range(harness.plan.rounds):
-            single = cost(side.server)
-            found.append(Reading(cost(primary) / single))
+            single = side.drive(load, words)
+            found.append(Reading(member.drive(load, words).cost / single.cost))
     side.empty()
     return alone(found)
