@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,6 @@ def link_to(
     return MessageLink(address, lambda: b"secret", make_context, asyncio.get_running_loop())
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
-
-
 def test_messages_are_counted_unless_they_were_answered() -> None:
     async def work() -> None:
         node = Node()
@@ -99,7 +95,7 @@ def test_messages_are_counted_unless_they_were_answered() -> None:
         assert (link.unanswered, len(again.connections)) == (0, 1)
         again.end()
 
-    run(work())
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize(
@@ -126,7 +122,7 @@ def test_a_node_that_refuses_is_left_alone_for_a_while(
         link.send(FRAME)  # the port is free now
         await until(lambda: link.dropped > dropped)
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_a_node_that_hangs_costs_one_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +142,7 @@ def test_a_node_that_hangs_costs_one_buffer(monkeypatch: pytest.MonkeyPatch) -> 
         assert (link.dropped, link.unanswered) == (sent + 1, 0)
         node.end()
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_links_have_tls(tmp_path: Path) -> None:
@@ -167,7 +163,7 @@ def test_links_have_tls(tmp_path: Path) -> None:
         link.close()
         node.end()
 
-    run(work())
+    asyncio.run(work())
 
 
 class AtOnce:
