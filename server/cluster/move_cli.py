@@ -98,7 +98,7 @@ def _move(
         click.echo(f"{counted(count, 'slot')} will move")
         return
     done = sum(count_of(one.slots) for one in moves.values() if one.step is Step.DONE)
-    click.echo(f"{done} of {counted(count, 'slot')} have moved")
+    click.echo(f"{done} of {counted(count, 'slot')} moved")
     if done < count:
         raise SystemExit(1)
 

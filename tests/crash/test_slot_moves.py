@@ -108,7 +108,7 @@ def test_slots_move_while_clients_write(make: Callable[[int], Shards]) -> None:
     client = writers[0].client
     for number in range(100):
         client.set(f"k{number}", number)
-    assert shards.run("move", "0-16383", "s2")[-1] == "8192 of 8192 slots have moved"
+    assert shards.run("move", "0-16383", "s2")[-1] == "8192 of 8192 slots moved"
     assert keys_of(shards.first.wait_for_primary()) == set()
     for writer in writers:
         writer.wait_for_more(10)
@@ -153,6 +153,9 @@ def test_moves_of_shards_of_one_server(make: Callable[[int], Shards], etcd: Etcd
     for words in (["CANCEL"], ["STATUS", "ID"]):
         assert "wrong number of arg" in str(ask(servers[0], "CLUSTER", "MIGRATION", *words))
 
+    twice = ask(servers[0], "CLUSTER", "MIGRATION", "IMPORT", "9000", "9010", "9005", "9005")
+    assert twice == Error("ERR Slot 9005 specified multiple times")
+
     shards.stop_at("moved")
     move = ordered(servers[1], "IMPORT", "0", "8191")
     shards.wait_for(Step.MOVED)
@@ -167,10 +170,10 @@ def test_moves_of_shards_of_one_server(make: Callable[[int], Shards], etcd: Etcd
 
     assert shards.run("add-shard") == ["shard s3 has no slots yet"]
     third = shards.add("s3")
-    assert shards.run("rebalance")[-1] == "10922 of 10922 slots have moved"
+    assert shards.run("rebalance")[-1] == "10922 of 10922 slots moved"
     key = next(f"k{n}" for n in count() if "s3" in shards.owners(f"k{n}"))
     assert ask(third, "SET", key, "1") == Simple("OK")
-    assert shards.run("drain", "s3")[-1] == "5461 of 5461 slots have moved"
+    assert shards.run("drain", "s3")[-1] == "5461 of 5461 slots moved"
     writer.wait_for_more(10)
     writer.check()
 

@@ -70,15 +70,40 @@ def test_maps_and_ranges_are_as_those_of_single_slots() -> None:
 
 @pytest.mark.parametrize(
     ("text", "slots"),
-    [("5", ((5, 5),)), ("7-9, 0-3,4", ((0, 4), (7, 9))), ("16383", ((16383,) * 2,))],
+    [
+        ("5", ((5, 5),)),
+        ("7-9, 0-3,4", ((0, 4), (7, 9))),
+        (" 0-3 7-9 ", ((0, 3), (7, 9))),
+        ("16383", ((16383,) * 2,)),
+    ],
 )
 def test_slots_are_read(text: str, slots: object) -> None:
     assert parse_slots(text) == slots
 
 
-@pytest.mark.parametrize("text", ["", "a", "5-", "-5", "9-7", "16384", "0-16384", "1--2", "²"])
+@pytest.mark.parametrize("text", ["a", "5-", "-5", "9-7", "16384", "0-16384", "1--2", "²"])
 def test_wrong_slots_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"slot"):
+    with pytest.raises(ValueError, match=r"is no slot or range of slots"):
+        parse_slots(text)
+
+
+@pytest.mark.parametrize("text", [",", "1,,2", "1, ,2", "1,", ",1"])
+def test_a_comma_without_a_slot_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a comma has no slot before or after it"):
+        parse_slots(text)
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_no_slots_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no slots are given"):
+        parse_slots(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "slot"), [("5,5", 5), ("1-10,5", 5), ("5,1-10", 5), ("0-9,20,8-12", 8)]
+)
+def test_a_slot_given_twice_is_refused(text: str, slot: int) -> None:
+    with pytest.raises(ValueError, match=f"Slot {slot} specified multiple times"):
         parse_slots(text)
 
 

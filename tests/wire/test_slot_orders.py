@@ -89,7 +89,7 @@ def test_a_move_is_ordered_and_its_steps_are_shown(run: Run, settings: StoreSett
     assert done.output.splitlines() == [
         "slots 0-9 from s1 to s2: planned",
         "slots 0-9 from s1 to s2: done",
-        "10 of 10 slots have moved",
+        "10 of 10 slots moved",
     ]
     (found,) = stored_view(settings).moves.values()
     assert found.record._replace(created_ms=0) == MoveRecord(((0, 9),), "s1", "s2", Step.DONE, 0)
@@ -97,11 +97,11 @@ def test_a_move_is_ordered_and_its_steps_are_shown(run: Run, settings: StoreSett
 
 def test_a_move_that_fails_has_exit_code_1(run: Run, settings: StoreSettings) -> None:
     with carried_out(settings, Step.FAILED, "no room"):
-        done = run("move", "0-9", "s2")
+        done = run("move", "9", "s2")
     assert done.exit_code == 1
     assert done.output.splitlines()[1:] == [
-        "slots 0-9 from s1 to s2: failed (no room)",
-        "0 of 10 slots have moved",
+        "slots 9-9 from s1 to s2: failed (no room)",
+        "0 of 1 slot moved",
     ]
 
 
@@ -121,7 +121,7 @@ def test_the_map_tells_the_end_of_a_move_without_a_record(
     thread.start()
     done = run("move", "0-9", "s2")
     thread.join()
-    assert done.output.splitlines()[-1] == "10 of 10 slots have moved"
+    assert done.output.splitlines()[-1] == "10 of 10 slots moved"
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,8 @@ def test_the_map_tells_the_end_of_a_move_without_a_record(
     [
         (("move", "5-2", "s2"), "5-2 is no slot or range of slots"),
         (("move", "0-16384", "s2"), "they are 0 to 16383"),
+        (("move", "1,,2", "s2"), "a comma has no slot before or after it"),
+        (("move", "1-10,5", "s2"), "Slot 5 specified multiple times"),
         (("move", "1", "s9"), "there is no shard s9"),
         (("move", "9000", "s2"), "shard s2 owns these slots already"),
         (("drain", "c"), "no member of a shard has an ID that begins with c"),

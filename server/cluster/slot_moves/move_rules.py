@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from millstream.server.cluster.cluster_view import ClusterView, Found
@@ -117,19 +118,31 @@ def _progress(record: MoveRecord) -> tuple[bool, int, int]:
 
 
 def parse_slots(text: str) -> Ranges:
-    """`0-100,200`. ValueError if it is wrong."""
-    slots: set[int] = set()
-    for part in text.replace(",", " ").split():
+    """`0-100,200`, also with spaces in place of commas. ValueError if it is wrong."""
+    if not text.strip():
+        raise ValueError("no slots are given")
+    ranges = []
+    for part in re.split(r"\s*,\s*|\s+", text.strip()):
+        if not part:
+            raise ValueError("a comma has no slot before or after it: write them as in 0-9,20")
         first, dash, last = part.partition("-")
         if not (first.isdecimal() and (last.isdecimal() if dash else True)):
             raise ValueError(f"{part} {NOT_A_RANGE}")
         begin, end = int(first), int(last or first)
         if not begin <= end < CLUSTER_SLOTS:
             raise ValueError(f"{part} {NOT_A_RANGE}: they are 0 to {CLUSTER_SLOTS - 1}")
-        slots.update(range(begin, end + 1))
-    if not slots:
-        raise ValueError("no slots are given")
-    return ranges_of(slots)
+        ranges.append((begin, end))
+    return united(ranges)
+
+
+def united(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """The same slots in order. ValueError if one of them is given twice."""
+    found: set[int] = set()
+    for slot in slots_of(ranges):
+        if slot in found:
+            raise ValueError(f"Slot {slot} specified multiple times")  # as in Redis
+        found.add(slot)
+    return ranges_of(found)
 
 
 def shown_slots(ranges: Ranges) -> str:

@@ -15,14 +15,14 @@ from millstream.server.cluster.slot_moves.move_judge import MoveJudge, canceled
 from millstream.server.cluster.slot_moves.move_links import MoveLinks
 from millstream.server.cluster.slot_moves.move_rules import (
     ENDED,
-    count_of,
     planned,
     shown_slots,
+    united,
 )
 from millstream.server.cluster.store.records import MAP, MOVE, MoveRecord, Step, encode
 from millstream.server.cluster.store.store import Change, Compare, Store
 from millstream.server.execution.clocks import wall_clock_ms
-from millstream.storage.keyspace.slot_ranges import Ranges, ranges_of, slots_of
+from millstream.storage.keyspace.slot_ranges import Ranges
 
 LIMIT_S = 5.0
 ATTEMPTS = 5
@@ -125,11 +125,12 @@ class SlotMoving:
         """Move slots to the own shard. CommandError if this node is not its primary, or the slots
         cannot move."""
         view, shard = self._require_primary()
-        if len({*slots_of(ranges)}) < count_of(ranges):
-            raise CommandError("ERR the ranges of slots overlap")
-        ranges = ranges_of(slots_of(ranges))
-        self._planned(view, ranges, shard)
-        return self._changes.begin(client_id, lambda: self._order(ranges, shard))
+        try:
+            slots = united(ranges)
+        except ValueError as problem:
+            raise CommandError(f"ERR {problem}") from None
+        self._planned(view, slots, shard)
+        return self._changes.begin(client_id, lambda: self._order(slots, shard))
 
     def _require_primary(self) -> tuple[ClusterView, str]:
         member = self._service.member
