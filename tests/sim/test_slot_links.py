@@ -8,7 +8,11 @@ from tests.sim.moving_fleet import MOVE, RANGES, MovingFleet, MovingNode, conten
 
 from millstream.errors import CommandError
 from millstream.server.cluster.slot_moves import slot_feed
+from millstream.server.cluster.slot_moves.slot_data import SlotData
 from millstream.server.cluster.slot_moves.slot_import import Phase, SlotImport
+from millstream.storage.keyspace.slot_ranges import Ranges
+
+FULL = "MISCONF Errors writing to the AOF file: No space left on device"
 
 
 @pytest.fixture(autouse=True)
@@ -73,19 +77,41 @@ def test_a_target_without_memory_says_so() -> None:
 def test_a_move_waits_for_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = MovingFleet(1)
     apply_slice = SlotImport._apply_slice
-    full = "MISCONF Errors writing to the AOF file: No space left on device"
 
     def refuse(one: SlotImport) -> None:
-        raise CommandError(full)
+        raise CommandError(FULL)
 
     monkeypatch.setattr(SlotImport, "_apply_slice", refuse)
     fleet.begin()
     fleet.until(lambda: bool(fleet.arriving.obstacle_of(MOVE)))
-    assert fleet.arriving.obstacle_of(MOVE) == full
+    assert fleet.arriving.obstacle_of(MOVE) == FULL
     assert not fleet.arriving.problem_of(MOVE)
     monkeypatch.setattr(SlotImport, "_apply_slice", apply_slice)
     fleet.hand_over(7)
     assert not fleet.arriving.obstacle_of(MOVE)
+    fleet.judge()
+
+
+def test_a_hand_over_waits_for_a_full_disk_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = MovingFleet(1)
+    fleet.follow()
+    fleet.rest(300)
+    [feed] = fleet.leaving.feeds
+    attempts = 0
+
+    def refuse(data: SlotData, move: str, ranges: Ranges) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise CommandError(FULL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SlotData, "note_left", refuse)
+        fleet.allowed_round = 7
+        fleet.arriving.hand_over(MOVE, 7)
+        fleet.until(lambda: attempts > 3)
+    assert [*fleet.leaving.feeds] == [feed]  # the link is still the same
+    assert not fleet.leaving.has_left(MOVE)
+    fleet.hand_over(7)
     fleet.judge()
 
 

@@ -182,15 +182,25 @@ class Departures:
         if move not in parts.data.departures:
             if not feed.has_all_slots or missing is None or missing > MISSING_MAX:
                 return
-            commits = parts.persistence.commits
-            commits.flush_tick()
-            parts.data.note_left(move, feed.ranges)
-            commits.flush_tick()
-            self._left[move] = LeftInRun(commits.last_seq, parts.executor.read_ns())
-            log.info("move %s: the slots have left with frame %d", move, commits.last_seq)
+            try:
+                self._leave(feed)
+            except CommandError as error:  # the disk is full: tried again
+                feed.note_obstacle(error.message)
+                return
         left = self._left.get(move)
         if left is not None:  # an heir has recorded none: its hand-over is taken back
             feed.say_left(Left(left.number, feed.asked_round))
+
+    def _leave(self, feed: SlotFeed) -> None:
+        """Stop serving the slots: record LEAVE in a frame of its own. CommandError if there is no
+        space for it."""
+        parts, move = self._parts, feed.move
+        commits = parts.persistence.commits
+        commits.flush_tick()
+        parts.data.note_left(move, feed.ranges)
+        commits.flush_tick()
+        self._left[move] = LeftInRun(commits.last_seq, parts.executor.read_ns())
+        log.info("move %s: the slots have left with frame %d", move, commits.last_seq)
 
     # What the judge orders
 

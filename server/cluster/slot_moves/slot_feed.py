@@ -86,6 +86,7 @@ class SlotFeed:
         self._told_round = 0
         self._heard_ms = self._beat_ms = parts.machine.steady_clock()
         self._has_begun = self._is_scheduled = False
+        self._obstacle = ""  # as the log has said
 
     # Beginning and end
 
@@ -148,6 +149,12 @@ class SlotFeed:
         return self._frames is not None and self._frames.next_seq <= number
 
     # The hand-over
+
+    def note_obstacle(self, obstacle: str) -> None:
+        """The slots cannot leave at present."""
+        if obstacle != self._obstacle:
+            self._obstacle = obstacle
+            log.warning("the hand-over of move %s waits: %s", self.move, obstacle)
 
     def say_left(self, left: Left) -> None:
         """Say that the slots have left, once no election loses the frame and everything before was
