@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from millstream.errors import CommandError
+from millstream.server.cluster.store.records import RecordError
 from millstream.server.cluster.store.store import Refused, Unreachable
+
+log = logging.getLogger("millstream.cluster")
 
 Work = Callable[[], Coroutine[Any, Any, object]]
 """Makes a change; the result is its reply. It may raise CommandError."""
@@ -22,8 +26,8 @@ class PendingChange:
 
 
 class PendingChanges:
-    """`refused` begins the errors of changes that the store refuses, and `unreachable` is the one
-    while it cannot be reached, or after `limit_s`. `end_wait(client_id)` ends the wait of a client
+    """`refused` begins the errors of changes that are refused. `unreachable` is the error while the
+    store cannot be reached, and after `limit_s`. `end_wait(client_id)` ends the wait of a client
     whose reply is there."""
 
     def __init__(
@@ -54,10 +58,13 @@ class PendingChanges:
                 reply = await work()
         except CommandError as problem:
             reply = problem
-        except Refused as problem:
+        except (Refused, RecordError) as problem:
             reply = CommandError(f"{self._refused}: {problem}")
         except (Unreachable, TimeoutError):
             reply = CommandError(self._unreachable)
+        except Exception:  # the client waits without a limit
+            log.exception("a change of the cluster has failed")
+            reply = CommandError(f"{self._refused}: internal error, see the server's log")
         pending.reply = reply
         if pending.is_waited:
             self._end_wait(client_id)
