@@ -27,6 +27,10 @@ class Refusal(Exception):
     """The other member has answered with an error."""
 
 
+class _Later(Refusal):
+    """The other member is to be asked again."""
+
+
 class Rejected(Exception):
     """The other member does not accept this one, because of its protected mode for example."""
 
@@ -83,17 +87,15 @@ class Asker:
             writer.close()
 
 
-class _Later(Exception):
-    """The other member is to be asked again."""
-
-
 async def _line(reader: asyncio.StreamReader) -> bytes:
     """A line of a reply. Refusal for an error."""
-    line = (await reader.readuntil(b"\r\n")).removesuffix(b"\r\n")
-    if line.startswith(AGAIN):
-        raise _Later
+    try:
+        line = (await reader.readuntil(b"\r\n")).removesuffix(b"\r\n")
+    except asyncio.LimitOverrunError:
+        raise ValueError(f"its reply has a line of more than {LINE_BYTES} bytes") from None
     if line.startswith(b"-"):
-        raise Refusal(line[1:].decode("utf-8", "replace"))
+        kind = _Later if line.startswith(AGAIN) else Refusal
+        raise kind(line[1:].decode("utf-8", "replace"))
     return line
 
 

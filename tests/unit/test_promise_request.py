@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
-from millstream.commands.admin.cluster_peers import PromiseRequest
+from millstream.commands.admin.cluster_peers import PromiseRequest, Reason
 from millstream.server.cluster.promise_request import Asker
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+def ask(answer: Answer) -> None:
+    """Ask a member that answers in this way, and does not promise."""
+
+    async def run() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        asker = Asker(lambda: b"secret", lambda: None)
+        asked = PromiseRequest("s1", 4, "a" * 40, Reason.SILENCE, "b" * 40)
+        assert await asker.ask(("127.0.0.1", port), asked) is None
+        server.close()
+
+    asyncio.run(run())
 
 
 def test_a_member_that_is_not_accepted_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -18,13 +36,15 @@ def test_a_member_that_is_not_accepted_says_so(caplog: pytest.LogCaptureFixture)
         await reader.read(1)
         writer.close()
 
-    async def run() -> None:
-        server = await asyncio.start_server(deny, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        asker = Asker(lambda: b"secret", lambda: None)
-        asked = PromiseRequest("s1", 4, "a" * 40, "SILENCE", "b" * 40)
-        assert await asker.ask(("127.0.0.1", port), asked) is None
-        server.close()
-
-    asyncio.run(run())
+    ask(deny)
     assert "does not accept this node: DENIED no password is set" in caplog.text
+
+
+@pytest.mark.parametrize("line", [b"x" * 100_000, b"-TRYAGAIN later\r\n"])
+def test_another_program_at_the_address_has_not_promised(line: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(line)
+        await reader.read(1)
+        writer.close()
+
+    ask(answer)
