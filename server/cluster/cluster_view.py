@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from millstream.server.cluster.store.records import (
@@ -60,6 +60,16 @@ class ClusterView(NamedTuple):
             if node in found.record.members:
                 return name
         return None
+
+
+def addresses_after(
+    known: Mapping[str, NodeRecord], view: ClusterView, shards: Iterable[ShardRecord]
+) -> dict[str, NodeRecord]:
+    """The records of the nodes that run, and the last known ones of members of these shards that do
+    not: they may run without the store."""
+    members = {node for shard in shards for node in shard.members}
+    last = {node: record for node, record in known.items() if node in members}
+    return last | {node: found.record for node, found in view.nodes.items()}
 
 
 def view_of(contents: Contents) -> ClusterView:

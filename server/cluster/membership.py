@@ -35,7 +35,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 
 from millstream.commands.admin.cluster_peers import LastFrame, Reason
-from millstream.server.cluster.cluster_view import ClusterView, Found
+from millstream.server.cluster.cluster_view import ClusterView, Found, addresses_after
 from millstream.server.cluster.election import ANSWERS_MS, Election, needed_promises
 from millstream.server.cluster.member_actions import (
     Action,
@@ -87,7 +87,7 @@ class Member:
     store said last, and `shard` the name of the own shard in it; "" without one. `is_store_old`:
     the store has an older state than this node has seen, for example that of a backup, and is not
     believed. `elections` counts those that this node has asked for, `followed` is the last order to
-    follow a primary. `known` has the nodes that the store has had, also those whose lease has
+    follow a primary. `known` has the nodes that the store has, and the members whose lease has
     ended. `is_announced`: the store has had the address of this node. Before, another one may have
     the same ID, so this one takes no part. `seen` is what the store had when this node ran last,
     and `is_recalled`: it is the view now. `is_kept`: what the store has would be seen again.
@@ -145,7 +145,8 @@ class Member:
             before = self.record
             self.view, self.is_recalled = view, False
             self.shard = view.shard_of(self.id) or ""
-            self.known.update({node: found.record for node, found in view.nodes.items()})
+            shards = (found.record for found in view.shards.values())
+            self.known = addresses_after(self.known, view, shards)
             self._note_term(before, view, now_ms)
         self.look(now_ms)
 

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable, Mapping
 
 from millstream.server.clients import LOOPBACK
-from millstream.server.cluster.cluster_view import ClusterView, view_of
+from millstream.server.cluster.cluster_view import ClusterView, addresses_after, view_of
 from millstream.server.cluster.store.records import NodeRecord, RecordError, ShardRecord
 from millstream.server.cluster.store.store import Contents, Refused, Store, Unreachable
 from millstream.server.cluster.store.store_follower import StoreFollower
@@ -56,7 +56,7 @@ class StoredNodes:
         self._names = [""]  # of the shards; or the address of a node of which only MOVED tells
         self._addresses: list[Address | None] = [None]
         self._shards: dict[str, ShardRecord] = {}
-        self._known: dict[str, NodeRecord] = {}  # also nodes that do not run
+        self._known: dict[str, NodeRecord] = {}  # also members that do not run
         self._epoch = 0
         self._ranges: tuple[tuple[int, int, str], ...] = ()
         self._lost = ""  # as the log says
@@ -102,11 +102,11 @@ class StoredNodes:
 
     def _is_new(self, view: ClusterView) -> bool:
         """Note what the store says, unless it is old; true if anything differs."""
-        known = {**self._known, **{node: found.record for node, found in view.nodes.items()}}
         shards = dict(self._shards)
         for name, found in view.shards.items():
             if name not in shards or found.record.term >= shards[name].term:
                 shards[name] = found.record
+        known = addresses_after(self._known, view, shards.values())
         is_new = (known, shards) != (self._known, self._shards)
         self._known, self._shards = known, shards
         if view.map.epoch >= self._epoch and view.map != (self._epoch, self._ranges):

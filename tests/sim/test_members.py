@@ -16,7 +16,7 @@ from millstream.server.cluster.member_service import is_calm
 from millstream.server.cluster.membership import Part
 from millstream.server.cluster.slot_moves.move_judge import MoveJudge
 from millstream.server.cluster.slot_moves.move_rules import ENDED
-from millstream.server.cluster.store.records import MoveRecord, Step
+from millstream.server.cluster.store.records import MoveRecord, NodeRecord, Step
 from millstream.server.cluster.store.store import Change
 
 SEEDS = 40
@@ -102,6 +102,20 @@ def test_a_primary_for_which_nothing_is_due_is_calm() -> None:
     member.moves = None
     member.write(Purpose.HOLD, [], [])
     assert not is_calm(member, now_ms)
+
+
+def test_the_addresses_of_nodes_that_have_left_are_forgotten() -> None:
+    _, leader = begun(3, 1)
+    member, now_ms = leader.run.member, leader.run.now_ms
+    view = member.view
+    assert view is not None
+    members = {*view.shards[member.shard].record.members}
+    stranger = "f" * 40
+    found = Found(NodeRecord("h", 1, 0, "", "", "", ""), 1, 1)
+    member.take(view._replace(nodes={**view.nodes, stranger: found}), now_ms)
+    assert member.known.keys() == {*members, stranger}
+    member.take(view._replace(nodes={}), now_ms)  # members that do not run keep their addresses
+    assert member.known.keys() == members
 
 
 def test_without_copies_a_primary_is_replaced_after_its_lease() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -49,14 +50,21 @@ class Stored:
         self.changes += 1
 
     def take(
-        self, primary: str, term: int, *, epoch: int = 1, half: int = HALF, gone: str = ""
+        self,
+        primary: str,
+        term: int,
+        *,
+        epoch: int = 1,
+        half: int = HALF,
+        gone: str = "",
+        strangers: Sequence[str] = (),
     ) -> None:
         """The store has this primary of s1, and slots up to `half` in s1."""
         found = {CONFIG: encode(Format(1))}
         found[MAP] = encode(SlotRanges(epoch, ((0, half, "s1"), (half + 1, 16383, "s2"))))
         found[SHARD + "s1"] = encode(ShardRecord(A, term, primary, (A, B), 2, 1))
         found[SHARD + "s2"] = encode(ShardRecord(B, 1, C, (C,), 1, 0))
-        for node, port in PORTS.items():
+        for node, port in [*PORTS.items(), *((node, 7009) for node in strangers)]:
             if node != gone:
                 found[NODE + node] = encode(NodeRecord("127.0.0.1", port, 0, "", "", "1", "s1"))
         self._revision += 1
@@ -120,6 +128,13 @@ def test_a_primary_that_has_ended_is_still_known_by_its_address(stored: Stored) 
     assert stored.port_of(0) is None
     node = stored.nodes.routes.node_of(0)
     assert stored.nodes.unreachable(node) == DOWN % b"s1"
+
+
+def test_nodes_that_have_left_are_forgotten(stored: Stored) -> None:
+    stored.take(A, 1, strangers=[new_id()])
+    assert len(stored.nodes._known) == 4
+    stored.take(A, 1, gone=A)
+    assert stored.nodes._known.keys() == {A, B, C}
 
 
 def test_without_the_store_moved_is_followed(stored: Stored) -> None:
