@@ -377,7 +377,7 @@ class Client(asyncio.Protocol):
         node = self._sending.home_node()
         if row.key_specs and len(words) > 1:
             node = self._host.nodes.routes.node_of(cluster_slot_of(words[1]))
-        again = partial(self._subscribe, row, words)
+        again, kind = partial(self._subscribe, row, words), row.name.encode()
         for change in list(self._subscriptions.change(row.name, words, node)):
             if change.node in self._host.nodes.failed:
                 change.undo()
@@ -386,7 +386,8 @@ class Client(asyncio.Protocol):
                 continue
             upstream = self._sending.upstream(change.node)
             upstream.has_messages = True
-            run = Run(upstream, change.confirmations, change.undo, is_open=False, until_s=until_s)
+            run = Run(upstream, change.confirmations, change.undo, kind, is_open=False)
+            run.until_s = until_s
             if words[1:]:  # for one node
                 run.again = again
             self._order.append(run)

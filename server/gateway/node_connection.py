@@ -26,6 +26,7 @@ TOO_LARGE = b"-ERR the replies of the nodes are too large to be merged: ask the 
 CONNECT_S = 5.0
 RETIRE_S = 2.0  # for the replies of a node that has another address now
 MESSAGES = (b"message", b"pmessage", b"smessage")
+CLOSED = b"sunsubscribe"  # without a request: the slot of a shard channel has moved
 
 
 class Kept:
@@ -40,12 +41,14 @@ class Kept:
 
 class Run:
     """Replies that the client gets as they arrive: the next `missing` ones of a node. `data` has
-    what arrived before the client had all earlier replies. `refused` is set for confirmations of
-    subscriptions: one error is then the whole reply, and `refused` is called; `again` subscribes
-    once more. Unless `is_open`, further requests are sent with a run of their own."""
+    what arrived before the client had all earlier replies. Unless `is_open`, further requests are
+    sent with a run of their own. The rest is for confirmations of subscriptions: `confirms` is the
+    name of the command. One error is the whole reply, and `refused` is called. `again` subscribes
+    once more."""
 
     __slots__ = (
-        "_kept", "again", "data", "is_open", "missing", "refused", "sent", "until_s", "upstream",
+        "_kept", "again", "confirms", "data", "is_open", "missing", "refused", "sent", "until_s",
+        "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +56,7 @@ class Run:
         upstream: NodeConnection,
         count: int,
         refused: Callable[[], None] | None = None,
+        confirms: bytes = b"",
         *,
         is_open: bool = True,
         until_s: float = 0.0,
@@ -60,6 +64,7 @@ class Run:
         self.upstream = upstream
         self.missing = count
         self.refused = refused
+        self.confirms = confirms
         self.data = bytearray()
         self.is_open = is_open
         self.until_s = until_s  # requests that were refused before are sent again until then
@@ -339,12 +344,13 @@ class NodeConnection(asyncio.Protocol):
 
     def _take(self, data: bytes, at: int) -> int:
         """Pass on the replies from `at` on that are for one item; where they end."""
-        if self.has_messages or self._message or not self.expected:
+        is_usual = self.expected and not (self.has_messages or self._message)
+        if not is_usual and self._may_be_message(data[at : at + 1]):
             return self._take_message(data, at)
         item = self.expected[0]
         if isinstance(item, SpreadPart):
             return self._take_part(item, data, at)
-        is_many = isinstance(item, Run) and not self.has_refused
+        is_many = isinstance(item, Run) and not (self.has_refused or self.has_messages)
         end = self._scanner.scan(data, at, item.missing if is_many else 1)
         if self._scanner.refused:
             self._give_error(item, data[at:end])
@@ -353,6 +359,19 @@ class NodeConnection(asyncio.Protocol):
                 self._client.note_served(self, item)
             self._give(item, data[at:end], self._scanner.complete)
         return end
+
+    def _may_be_message(self, first: bytes) -> bool:
+        """True unless these bytes, of which this is the first one, are certainly of a reply."""
+        if self._message or not self.expected:
+            return True
+        if not self.has_messages or self.is_inside:
+            return False
+        return first == b">" or not self._client.session.is_resp3 or self._confirmed() != b""
+
+    def _confirmed(self) -> bytes:
+        """The name of the command whose confirmation comes next, b"" if it is another one."""
+        item = self.expected[0] if self.expected else None
+        return item.confirms if isinstance(item, Run) else b""
 
     def _take_part(self, part: SpreadPart, data: bytes, at: int) -> int:
         """As `_take`, for requests that were divided among nodes."""
@@ -433,7 +452,7 @@ class NodeConnection(asyncio.Protocol):
             return end
         reply = bytes(self._message)
         self._message.clear()
-        if self.expected and not _is_message(reply, is_resp3=self._client.session.is_resp3):
+        if self.expected and not self._is_message(reply):
             item = self._first()
             if reply.startswith(b"-"):
                 self._give_error(item, reply)
@@ -446,6 +465,17 @@ class NodeConnection(asyncio.Protocol):
         else:
             self._client.push(reply)
         return end
+
+    def _is_message(self, reply: bytes) -> bool:
+        """True for a message of a channel, and for the end of a subscription that the client has
+        not asked for. Confirmations are replies. In RESP3 an array is a reply, whatever its
+        elements are."""
+        is_resp3 = self._client.session.is_resp3
+        if reply[:1] != b">" and (is_resp3 or reply[:1] != b"*"):
+            return False
+        words = reply.split(b"\r\n", 3)
+        kind = words[2] if len(words) > 2 else b""
+        return kind in MESSAGES or (kind == CLOSED and self._confirmed() != CLOSED)
 
     def update_reading(self) -> None:
         """Stop reading while the client does not read, or while too much waits for the replies of
@@ -521,12 +551,3 @@ class NodeConnection(asyncio.Protocol):
         self._has_ended = True
         if self._transport is not None:
             self._transport.abort()
-
-
-def _is_message(reply: bytes, *, is_resp3: bool) -> bool:
-    """True for a message of a channel; confirmations are replies. In RESP3 an array is a reply,
-    whatever its elements are."""
-    if reply[:1] != b">" and (is_resp3 or reply[:1] != b"*"):
-        return False
-    words = reply.split(b"\r\n", 3)
-    return len(words) > 2 and words[2] in MESSAGES

@@ -8,6 +8,7 @@ from tests.support.resp import encode_command
 
 from millstream.server.gateway.node_connection import NodeConnection
 from millstream.server.protocol.resp import encode_reply
+from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
 
 @pytest.fixture
@@ -74,3 +75,65 @@ def test_a_client_may_end_before_a_node_has_accepted_it(gate: Gate) -> None:
         upstream.data_received(b"+value\r\n")
     assert gate.wire.taken() == b"+value\r\n" * 3
     assert gate.wire.is_closed
+
+
+CLOSED = b"sunsubscribe"  # of a shard channel, also without a request: its slot has moved
+
+
+def push(*words: bytes | int) -> bytes:
+    return b">" + encode_reply(list(words))[1:]
+
+
+def node_of(gate: Gate, key: str) -> int:
+    return gate.nodes.routes.node_of(cluster_slot_of(key.encode()))
+
+
+def in_resp3(gate: Gate) -> NodeConnection:
+    """The connection to the node of x, to which the client is subscribed."""
+    gate.ask("HELLO 3")
+    [home] = gate.upstreams.values()
+    home.data_received(encode_reply([]))
+    gate.ask("SSUBSCRIBE x")
+    upstream = gate.upstreams[node_of(gate, "x")]
+    if upstream is not home:
+        upstream.data_received(encode_reply([]))
+    upstream.data_received(push(b"ssubscribe", b"x", 1))
+    gate.wire.taken()
+    return upstream
+
+
+def test_a_reply_between_messages_is_passed_on_in_pieces(gate: Gate) -> None:
+    upstream = in_resp3(gate)
+    gate.ask("GET x", "GET x")
+    upstream.data_received(push(b"smessage", b"x", b"1") + b"$4\r\nte")
+    assert gate.wire.taken() == push(b"smessage", b"x", b"1") + b"$4\r\nte"
+    upstream.data_received(b"xt\r\n" + push(b"smessage", b"x", b"2") + b"+OK\r\n")
+    assert gate.wire.taken() == b"xt\r\n" + push(b"smessage", b"x", b"2") + b"+OK\r\n"
+    assert not upstream.expected
+
+
+def test_the_end_of_a_subscription_is_no_reply(gate: Gate) -> None:
+    upstream = in_resp3(gate)
+    [key, *_] = [one for one in "abc" if node_of(gate, one) != upstream.node]
+    gate.ask(f"GET {key}", "GET x")
+    late = gate.upstreams[node_of(gate, key)]
+    ended = push(CLOSED, b"x", 0)
+    upstream.data_received(ended + b"+second\r\n")
+    assert gate.wire.taken() == ended
+    if len(late.expected) > 1:  # the node has not accepted the client yet
+        late.data_received(encode_reply([]))
+    late.data_received(b"+first\r\n")
+    assert gate.wire.taken() == b"+first\r\n+second\r\n"
+
+
+def test_the_end_of_a_subscription_confirms_nothing(gate: Gate) -> None:
+    gate.ask("SSUBSCRIBE x")
+    [upstream] = gate.upstreams.values()
+    upstream.data_received(encode_reply([b"ssubscribe", b"x", 1]))
+    gate.ask("SSUBSCRIBE {x}y")
+    gate.wire.taken()
+    ended, error = encode_reply([CLOSED, b"x", 0]), b"-MOVED 1 h:1\r\n"
+    upstream.data_received(ended + error)
+    assert gate.wire.taken() == ended + error
+    assert not gate.wire.is_closed
+    assert not upstream.expected
