@@ -64,9 +64,18 @@ class ClusterNodes:
 
     def take_pools(self) -> list[Any]:
         """The pools of all clients but `home`, to be closed."""
-        pools = [client.connection_pool for client in self._clients.values()]
+        pools = [client.connection_pool for _, client in self._in_use()]
         self._clients = {}
         return pools
+
+    def pools_of_left(self) -> list[Any]:
+        """The pools of nodes that the map does not have any more."""
+        present = {*self.slots.all, self.own}
+        return [one.connection_pool for node, one in self._in_use() if node not in present]
+
+    def _in_use(self) -> list[tuple[Address, Any]]:
+        """The nodes with clients, at once: another thread may add one."""
+        return list(self._clients.items())
 
     # ------------------------------------------------------------ which node
 
@@ -105,12 +114,12 @@ class ClusterNodes:
 
     def note_failed(self, client: Any) -> None:
         """A node does not answer, or does not serve its slots: another one may have them soon."""
-        nodes = (node for node, found in self._clients.items() if found is client)
+        nodes = (node for node, found in self._in_use() if found is client)
         self._failed.add(next(nodes, self.own))
 
     def of_pool(self, pool: Any) -> Any:
         """The client with this pool."""
-        clients = (one for one in self._clients.values() if one.connection_pool is pool)
+        clients = (one for _, one in self._in_use() if one.connection_pool is pool)
         return next(clients, self.home)
 
     def note(self, client: Any, answer: Answer) -> None:

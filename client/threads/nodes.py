@@ -130,13 +130,16 @@ def execute_at_node(client: Any, words: Sequence[Any], options: dict[str, Any]) 
 
 
 def read_map(nodes: ClusterNodes, asked: Iterable[Address]) -> None:
-    """Read the map from the first of these nodes that tells it. None of them may, or can."""
+    """Read the map from the first of these nodes that tells it. None of them may, or can. Idle
+    connections to nodes that are not in the map any more are closed."""
     for node in dict.fromkeys(asked):
         try:
             reply = slots_reply(nodes.at(node))
         except RedisError:
             continue
         nodes.slots = read_slots(reply, node)
+        for pool in nodes.pools_of_left():
+            pool.disconnect(inuse_connections=False)
         return
 
 

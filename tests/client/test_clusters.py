@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -47,6 +48,31 @@ def forget(ms: Any, shards: Shards) -> None:
     nodes = ClusterNodes.of(unwrap(ms))
     assert nodes is not None
     nodes.slots = SlotNodes([(0, 16383, Address("127.0.0.1", shards.port + 2))])
+
+
+def test_idle_connections_to_nodes_that_have_left_are_closed(shards: Shards, ms: Any) -> None:
+    assert ms.get("a") is None
+    nodes = ClusterNodes.of(unwrap(ms))
+    assert nodes is not None
+    left = Address("localhost", shards.port + 3)  # the map has it under another name
+    nodes.slots = SlotNodes([(0, 16383, left)])
+    assert ms.get("a") is None
+    pool = nodes.at(left).connection_pool
+    assert pool._available_connections
+    assert pool._available_connections[0].is_connected
+    assert ms.get("b") is None  # reads the map again
+    assert not any(one.is_connected for one in pool._available_connections)
+
+
+def test_a_thread_may_use_a_new_node_while_another_one_looks() -> None:
+    class Client:
+        @property
+        def connection_pool(self) -> None:
+            nodes.at(Address("h", len(nodes._clients)))
+
+    nodes = ClusterNodes(Client(), Address("h", 0), lambda node: Client(), time.monotonic)
+    nodes.at(Address("h", 0))
+    assert nodes.of_pool("another") is nodes.home
 
 
 def test_slots_and_keys_are_those_of_the_server() -> None:
