@@ -33,6 +33,10 @@ def check_config(config: Config, file: Path | None) -> list[str]:
     check_ports(config)
     configured_users(config, Users())
     make_link_context(config)
+    if config.cluster.secret_file:
+        from millstream.server.config.secret_file import read_secret
+
+        read_secret(config)
     expired = make_tls(config).warning() if config.tls.port else ""
     found = [expired] if expired else []
     return warnings(config, file) + found + expiry_warnings(expiry_dates(config))

@@ -656,6 +656,10 @@ class Server:
 def make_member(config: Config, executor: Executor, persistence: Persistence) -> MemberNode | None:
     """This server as a node of a cluster in etcd; None if it is none."""
     if not config.cluster.name:
+        if config.cluster.secret_file:  # a mistake in it shows also where it has no effect
+            from millstream.server.config.secret_file import read_secret
+
+            read_secret(config)
         return None
     from millstream.server.cluster.member_node import open_member
 

@@ -52,13 +52,19 @@ class SettingsFile:
         # True if a server that starts with a configuration has other users than now.
         self.users_differ: Callable[[Config], bool] = lambda wanted: True
         self.log_reopened: Callable[[], object] = lambda: None
+        self.renew_secret: Callable[[], object] = lambda: None
         self._last_read = {name: row.value_in(config) for name, row in DIRECTIVES.items()}
         self._sources = config.sources
 
     def reload(self) -> None:
         """SIGHUP. What cannot be used is left as it was, and logged."""
         is_good = True
-        for step in (self._reopen_log, self._read_settings, self._renew_certificates):
+        for step in (
+            self._reopen_log,
+            self._read_settings,
+            self._renew_certificates,
+            self._renew_secret,
+        ):
             try:
                 step()
             except StartError as problem:
@@ -83,6 +89,13 @@ class SettingsFile:
             raise StartError(f"{problem}; the earlier certificates stay in use") from None
         if is_renewed:
             LOGGER.info("SIGHUP: the certificates were reread")
+
+    def _renew_secret(self) -> None:
+        """That of the cluster."""
+        try:
+            self.renew_secret()
+        except StartError as problem:
+            raise StartError(f"{problem}; the earlier secret stays in use") from None
 
     # The configuration file
 

@@ -157,8 +157,8 @@ def _targets(ctx: Context[PeersHost], args: Args) -> SlotTargets:
 def cluster_peer(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command between the nodes of a cluster.
 
-    The first request of a connection between nodes on several machines: the secret of the cluster.
-    The reply is OK."""
+    The first request of a connection between nodes on several machines: the secret of the cluster
+    (`cluster-secret-file`, or else that in etcd). The reply is OK."""
     _peers(ctx, args).admit(ctx.session, args.take())
     return OK
 

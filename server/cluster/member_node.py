@@ -9,6 +9,7 @@ READONLY.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,6 +23,7 @@ from millstream.commands.later.node_row import NodeRow
 from millstream.commands.runtime.context import Session
 from millstream.errors import CommandError, StartError
 from millstream.server.clients import Clients
+from millstream.server.cluster.cluster_secret import ClusterSecret
 from millstream.server.cluster.cluster_view import ClusterView
 from millstream.server.cluster.coverage import Coverage
 from millstream.server.cluster.member_actions import Address
@@ -38,6 +40,7 @@ from millstream.server.cluster.node import (
 )
 from millstream.server.cluster.peers import Peers
 from millstream.server.cluster.promise_request import Asker
+from millstream.server.cluster.rare_warnings import RareWarnings
 from millstream.server.cluster.relay import Deliver
 from millstream.server.cluster.served_slots import ServedSlots
 from millstream.server.cluster.slot_map import new_id
@@ -71,8 +74,16 @@ from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import load_manifest
 from millstream.storage.keyspace.keyspace import Keyspace
 
+log = logging.getLogger("millstream.cluster")
+
 NO_ID = "0" * 40
 ANYWHERE = ("*", "0.0.0.0", "::", "")
+
+
+class SettingsFile(Protocol):
+    """The files that are read again after SIGHUP."""
+
+    renew_secret: Callable[[], object]
 
 
 class MemberServer(Protocol):
@@ -94,10 +105,13 @@ class MemberServer(Protocol):
     def keyspace(self) -> Keyspace: ...
     @property
     def pubsub(self) -> PubSub: ...
+    @property
+    def settings_file(self) -> SettingsFile: ...
 
 
 class MemberNode:
-    """`is_loading` and `last_frame` are those of this server. `service` is there once it serves."""
+    """`is_loading` and `last_frame` are those of this server. `service` is there once it serves.
+    StartError if the file with the secret cannot be used."""
 
     def __init__(
         self,
@@ -115,6 +129,7 @@ class MemberNode:
         self.peers: Peers | None = None
         self.users: StoredUsers | None = None
         self.relay: MemberRelay | None = None
+        self._secret = ClusterSecret(config)
         self._store = store
         self._server: MemberServer | None = None
         self._config = config
@@ -177,7 +192,8 @@ class MemberNode:
             terms, server.persistence, server.executor, loop.call_later, steady_ms
         )
         make_context = partial(make_link_context, config)
-        asker = Asker(self._secret, make_context)
+        secret, warnings = self._secret.current, RareWarnings()
+        asker = Asker(secret, make_context, warnings)
         settings = MemberSettings(
             announced_record(config, server.listeners.port),
             config.cluster.shard,
@@ -187,11 +203,12 @@ class MemberNode:
         )
         seen = SeenStore(Path(config.located(NAME)), config.cluster.name)
         self.service = MemberService(
-            self.id, terms, self._store, asker, handover, settings, self.note_change, seen=seen
-        )
-        self.moves = MoveLinks(server.replication, self._secret, partial(dial, loop, make_context))
+            self.id, terms, self._store, asker, handover, settings, self.note_change,
+            secret=self._secret, seen=seen,
+        )  # fmt: skip
+        self.moves = MoveLinks(server.replication, secret, partial(dial, loop, make_context))
         self.peers = Peers(
-            self._secret, self.service.check, terms, self.service.describe, self.moves.leaving
+            secret, self.service.check, terms, self.service.describe, self.moves.leaving
         )
         self.moving = SlotMoving(
             self.service, self.moves, self._store, server.access.end_wait,
@@ -200,7 +217,10 @@ class MemberNode:
         )  # fmt: skip
         self._served.start(server, clients)
         self.coverage.start(sender, clients)
-        self.relay = MemberRelay(self._secret, make_context, sender, loop)
+        self.relay = MemberRelay(
+            secret, make_context, sender, loop, warnings, checks=self._secret.is_given
+        )
+        server.settings_file.renew_secret = self.renew_secret
         assert self.users is not None
         self.service.on_contents = self.users.take
         self.service.start()
@@ -220,8 +240,20 @@ class MemberNode:
         if self.service is not None:
             await self.service.give_back()
 
-    def _secret(self) -> bytes:
-        return b"" if self.service is None else self.service.secret
+    def renew_secret(self) -> None:
+        """Read the file with the secret again. If it has changed, the connections between this node
+        and others begin again. StartError if it cannot be used."""
+        if not self._secret.renew():
+            return
+        if self._server is not None and self.peers is not None:
+            clients = self._server.clients
+            for id in self.peers.admitted:
+                found = clients.get(id)
+                if found is not None:
+                    clients.kill(found)
+        if self.relay is not None:
+            self.relay.log_in_again()
+        log.info("SIGHUP: the secret of the cluster was reread")
 
     # What the store says
 

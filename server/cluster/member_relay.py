@@ -4,6 +4,9 @@ A node sends its messages to each other node with CLUSTER RELAY, over one connec
 for the first of them. The members that follow this primary get them with its frames instead, after
 those that the publisher has seen. Messages are not stored: those for a node that does not answer,
 or that is slow, are dropped and counted.
+
+With cluster-secret-file, the connections are made before the first message: if nodes have different
+secrets, the log says so before an election needs them.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from typing import Any
 from millstream.commands.admin.cluster_peers import MessageKind
 from millstream.errors import StartError
 from millstream.server.cluster.member_actions import Address
+from millstream.server.cluster.promise_request import NOT_ACCEPTED
+from millstream.server.cluster.rare_warnings import RareWarnings
 from millstream.server.cluster.relay import WAITING_MAX_BYTES, Outgoing, Sender
 from millstream.server.replication.link_words import encode_request
 from millstream.server.replication.name_lookup import look_up
@@ -26,8 +31,10 @@ log = logging.getLogger("millstream.cluster")
 
 CONNECT_S = 1.0
 PAUSE_S = 1.0  # after a connection could not be made
+CHECK_S = 60.0  # between two looks whether other nodes accept this one
 SILENT_S = 5.0  # until a connection without answers is ended
 LINE_MAX_BYTES = 4096  # of a reply
+NOT_YET = "LOADING "
 
 MakeContext = Callable[[], ssl.SSLContext | None]
 
@@ -43,12 +50,14 @@ class MessageLink:
         secret: Callable[[], bytes],
         make_context: MakeContext,
         loop: asyncio.AbstractEventLoop,
+        warnings: RareWarnings,
     ) -> None:
         self.address = address
         self.dropped = 0
         self._secret = secret
         self._make_context = make_context
         self._loop = loop
+        self._warnings = warnings
         self._connecting: asyncio.Task[None] | None = None
         self._connection: _Connection | None = None
         self._waiting = bytearray()  # for the connection
@@ -71,7 +80,11 @@ class MessageLink:
             self._connection.write(frame)
             return
         self._waiting += frame
-        if self._connecting is None:
+        self.connect()
+
+    def connect(self) -> None:
+        """Begin to connect, unless there is a connection."""
+        if self._connection is None and self._connecting is None:
             self._connecting = self._loop.create_task(self._connect())
 
     @property
@@ -104,6 +117,12 @@ class MessageLink:
         self._heard_s = self._loop.time()
         self.unanswered -= 1
         self.dropped += is_refused
+
+    def not_accepted(self, reason: str) -> None:
+        """The other node does not believe this one."""
+        if not reason.startswith(NOT_YET):
+            self._warnings.warn((self.address, reason), NOT_ACCEPTED, *self.address, reason)
+        self.refused(reason)
 
     def refused(self, reason: str) -> None:
         """The other node does not believe this one, or its reply is not valid."""
@@ -169,7 +188,7 @@ class _Connection(asyncio.Protocol):
         if self._is_admitted:
             self._link.answered(line.startswith(b"-"))
         elif line.startswith(b"-"):
-            self._link.refused(line[1:].decode("utf-8", "replace"))
+            self._link.not_accepted(line[1:].decode("utf-8", "replace"))
         else:
             self._is_admitted = True
 
@@ -180,7 +199,8 @@ class _Connection(asyncio.Protocol):
 
 
 class MemberRelay:
-    """The links to all other nodes: the members of the own shard, and those of the others."""
+    """The links to all other nodes: the members of the own shard, and those of the others.
+    `checks`: whether to connect before there is a message."""
 
     def __init__(
         self,
@@ -188,10 +208,16 @@ class MemberRelay:
         make_context: MakeContext,
         sender: Sender,
         loop: asyncio.AbstractEventLoop,
+        warnings: RareWarnings,
+        *,
+        checks: bool = False,
     ) -> None:
         self._secret = secret
         self._make_context = make_context
         self._loop = loop
+        self._checks = checks
+        self._timer: asyncio.TimerHandle | None = None
+        self._warnings = warnings
         self._shard, self._others = Outgoing(sender), Outgoing(sender)
         self._links: dict[str, MessageLink] = {}
         self._gone = 0  # messages that were dropped for nodes that are not there any more
@@ -213,10 +239,30 @@ class MemberRelay:
         for node, address in addresses.items():
             if node not in self._links:
                 self._links[node] = MessageLink(
-                    address, self._secret, self._make_context, self._loop
+                    address, self._secret, self._make_context, self._loop, self._warnings
                 )
+                if self._checks:
+                    self._links[node].connect()
+        if self._checks and self._timer is None:
+            self._check_later()
         self._shard.ways = [self._links[node] for node in shard]
         self._others.ways = [self._links[node] for node in others]
+
+    def _check_later(self) -> None:
+        self._timer = self._loop.call_later(CHECK_S, self._check)
+
+    def _check(self) -> None:
+        """Connect where there is no connection: a node may have been started again, with another
+        secret."""
+        for link in self._links.values():
+            link.connect()
+        self._check_later()
+
+    def log_in_again(self) -> None:
+        """The secret has changed."""
+        for link in self._links.values():
+            link.close()
+            link.connect()
 
     def publish(self, channel: bytes, message: bytes, *, is_shard: bool, is_primary: bool) -> None:
         """Send a message to the other nodes as soon as it may be seen; one of a shard channel only
@@ -230,5 +276,7 @@ class MemberRelay:
             self._others.add(frame)
 
     def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         for link in self._links.values():
             link.close()

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest, Reason
 from millstream.errors import CommandError
+from millstream.server.cluster.cluster_secret import ClusterSecret
 from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.enrollment import Enrollment
 from millstream.server.cluster.member_actions import (
@@ -136,6 +137,7 @@ class MemberService:
         settings: MemberSettings,
         on_change: Callable[[], object],
         *,
+        secret: ClusterSecret,
         seen: SeenStore,
     ) -> None:
         self.member = Member(
@@ -147,7 +149,7 @@ class MemberService:
         )
         self.enrollment = Enrollment(self.member, settings.record, settings.shard)
         self.etcd_errors = 0
-        self.secret = b""  # of the cluster, once it was read
+        self._secret = secret
         self.on_contents: Callable[[Contents], object] = lambda contents: None
         self.terms = terms
         self._store = store
@@ -234,7 +236,8 @@ class MemberService:
 
     def _make_secret(self) -> None:
         """The first node makes the secret with which nodes log in at each other."""
-        if self.member.view is not None and not self.secret and self.member.may_write:
+        is_missing = self.member.view is not None and not self._secret.current()
+        if is_missing and self.member.may_write:
             change = Change(SECRET, os.urandom(32).hex().encode())
             self.member.write(Purpose.SECRET, [Compare(SECRET, 0)], [change])
 
@@ -268,7 +271,7 @@ class MemberService:
             self._lose(problem)
             return
         secret = contents.values.get(SECRET)
-        self.secret = b"" if secret is None else secret.data
+        self._secret.take_stored(b"" if secret is None else secret.data)
         self.member.take(view, steady_ms())
         if not self.member.is_store_old:
             # Before this node leads, follows, or changes the members because of it.

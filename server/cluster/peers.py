@@ -1,19 +1,23 @@
 """The other nodes of a cluster on many machines: their connections, and what they ask.
 
-A connection between nodes begins with the secret of the cluster, which is in the store.
+A connection between nodes begins with the secret of the cluster (`cluster_secret`).
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest, SlotTargets
 from millstream.commands.runtime.context import Session
 from millstream.errors import CommandError
+from millstream.server.cluster.rare_warnings import RareWarnings
 from millstream.server.replication.terms import Terms
 
-WRONG_SECRET = "ERR the secret is not that of this cluster"
+WRONG_SECRET = (
+    "ERR the secret is not that of this node: give all nodes of the cluster the same "
+    "cluster-secret-file"
+)
 NO_SECRET = "LOADING this node has not read the secret of its cluster yet"
 
 
@@ -35,6 +39,7 @@ class Peers:
         self._check = check
         self._terms = terms
         self.describe = describe
+        self._warnings = RareWarnings()
         self._admitted: set[int] = set()  # IDs of clients
 
     def admit(self, session: Session, secret: bytes) -> None:
@@ -42,8 +47,19 @@ class Peers:
         if not own:
             raise CommandError(NO_SECRET)
         if not hmac.compare_digest(secret, own):
+            self._warnings.warn(
+                "secret",
+                "a client at %s has sent another secret than that of this node: if it is a node of "
+                "the cluster, give all nodes the same cluster-secret-file",
+                session.address,
+            )
             raise CommandError(WRONG_SECRET)
         self._admitted.add(session.id)
+
+    @property
+    def admitted(self) -> Collection[int]:
+        """The IDs of the clients that are nodes."""
+        return frozenset(self._admitted)
 
     def knows(self, session: Session) -> bool:
         return session.id in self._admitted

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest
 from millstream.errors import StartError
 from millstream.server.cluster.member_actions import Address
+from millstream.server.cluster.rare_warnings import RareWarnings
 from millstream.server.replication.link_words import encode_request
 from millstream.server.replication.name_lookup import look_up
 
@@ -20,6 +21,7 @@ CONNECT_S = 1.0
 ANSWER_S = 2.0
 AGAIN_S = 0.01  # while the other member is the primary, and waits until this one has all frames
 AGAIN = b"-TRYAGAIN "
+NOT_ACCEPTED = "%s:%d does not accept this node: %s"
 LINE_BYTES = 4096
 
 
@@ -40,10 +42,14 @@ class Asker:
     cluster, `make_context()` the TLS of links between servers."""
 
     def __init__(
-        self, secret: Callable[[], bytes], make_context: Callable[[], ssl.SSLContext | None]
+        self,
+        secret: Callable[[], bytes],
+        make_context: Callable[[], ssl.SSLContext | None],
+        warnings: RareWarnings,
     ) -> None:
         self._secret = secret
         self._make_context = make_context
+        self._warnings = warnings
 
     async def ask(self, address: Address, asked: PromiseRequest) -> LastFrame | None:
         """The last frame on the disk of the other member, which has promised; None if it has
@@ -55,7 +61,8 @@ class Asker:
             async with asyncio.timeout(ANSWER_S):
                 return await self._ask(host, port, asked)
         except Rejected as problem:
-            log.warning("%s:%d does not accept this node: %s", host, port, problem)
+            reason = str(problem)
+            self._warnings.warn((address, reason), NOT_ACCEPTED, host, port, reason)
         except Refusal as problem:
             log.debug("%s:%d does not promise term %d: %s", host, port, asked.term, problem)
         except (OSError, TimeoutError, ValueError, EOFError, StartError) as problem:

@@ -85,6 +85,12 @@ class StoreDirectives:
         "none",
     )  # fmt: skip
     etcd_key: str = cluster("", TEXT, "key of this certificate, in PEM, without a password")
+    secret_file: str = cluster(
+        "", TEXT,
+        "file with the secret with which the nodes of this cluster log in at each other: one line "
+        "of 16 to 512 characters, in a file that only its owner can read; empty: a secret in etcd, "
+        "which the first node writes. SIGHUP reads the file again",
+    )  # fmt: skip
     shard: str = cluster(
         AUTO, SHARD,
         "the shard of which this server becomes a member if it has no other; auto: the one with "

@@ -11,6 +11,7 @@ from tests.support.resp import Error, Reply, Simple
 
 from millstream.commands.admin.replication import Acknowledged
 from millstream.errors import CommandError
+from millstream.server.cluster.peers import WRONG_SECRET
 
 NO_REPLY = "no reply"
 ADD = b"XADD", b"s", b"*", b"n", b"1"
@@ -286,7 +287,7 @@ def test_only_nodes_may_ask_for_promises() -> None:
     assert shard.ask(1, *promise_words(2, 1)) == unknown
     client = shard.nodes[1].accept()
     wrong = shard.ask(1, b"CLUSTER", b"PEER", b"guess", client=client)
-    assert wrong == "ERR the secret is not that of this cluster"
+    assert wrong == WRONG_SECRET
     assert shard.ask(1, *promise_words(2, 1), client=client) == unknown
     shard.ask(1, b"CLUSTER", b"PEER", SECRET, client=client)
     zero = shard.ask(1, *promise_words(0, 1), client=client)

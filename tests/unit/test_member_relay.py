@@ -14,6 +14,7 @@ from tests.support.certificates import Authority
 
 from millstream.server.cluster import member_relay
 from millstream.server.cluster.member_relay import MemberRelay, MessageLink
+from millstream.server.cluster.rare_warnings import RareWarnings
 from millstream.server.protocol.outbox import Client
 from millstream.server.replication.link_words import encode_request
 
@@ -65,7 +66,8 @@ async def until(done: Callable[[], object]) -> None:
 def link_to(
     address: tuple[str, int], make_context: Callable[[], ssl.SSLContext | None] = lambda: None
 ) -> MessageLink:
-    return MessageLink(address, lambda: b"secret", make_context, asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    return MessageLink(address, lambda: b"secret", make_context, loop, RareWarnings())
 
 
 def test_messages_are_counted_unless_they_were_answered() -> None:
@@ -184,7 +186,8 @@ class Recorded(MessageLink):
 
 def test_which_nodes_get_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member_relay, "MessageLink", Recorded)
-    relay = MemberRelay(lambda: b"", lambda: None, AtOnce(), None)  # type: ignore[arg-type]
+    loop: Any = None
+    relay = MemberRelay(lambda: b"", lambda: None, AtOnce(), loop, RareWarnings())
     found: dict[str, list[bytes]] = {node: [] for node in "abc"}
     address: Any = {node: ("h", 1, sent) for node, sent in found.items()}
     relay.set_nodes({"a": address["a"]}, {"b": address["b"], "c": address["c"]})
@@ -209,3 +212,34 @@ def test_which_nodes_get_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     relay.set_nodes({}, {"b": address["b"]})
     assert to(b"m", is_shard=False, is_primary=False) == "b"
     assert relay.dropped == 3
+
+
+def test_a_relay_that_checks_connects_before_there_is_a_message(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And again when a connection has ended; a refusal is logged once a minute."""
+    monkeypatch.setattr(member_relay, "CHECK_S", 0.01)
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        good, wrong = Node(), Node(b"-ERR another secret\r\n")
+        early = Node(b"-LOADING no secret\r\n")
+        all_nodes = {"g": good, "w": wrong, "e": early}
+        nodes = {name: await node.start() for name, node in all_nodes.items()}
+        parts = (lambda: b"secret", lambda: None, AtOnce(), loop, RareWarnings())
+        lazy = MemberRelay(*parts)
+        lazy.set_nodes({}, nodes)
+        relay = MemberRelay(*parts, checks=True)
+        relay.set_nodes({"g": nodes["g"]}, {"w": nodes["w"], "e": nodes["e"]})
+        await until(lambda: len(wrong.connections) > 2 and len(early.connections) > 2)
+        assert (bytes(good.received), len(good.connections)) == (PEER, 1)
+        relay.log_in_again()
+        await until(lambda: good.received == PEER + PEER)
+        assert relay.dropped == 0
+        relay.close()
+        for node in all_nodes.values():
+            node.end()
+
+    asyncio.run(work())
+    (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said.endswith("does not accept this node: ERR another secret")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from millstream.server.cluster.cluster_secret import ClusterSecret
 from millstream.server.cluster.member_handover import FORGOTTEN_S, PAUSE, MemberHandover
 from millstream.server.cluster.member_node import MemberNode
 from millstream.server.cluster.member_service import MemberService, MemberSettings
@@ -23,8 +24,9 @@ def test_each_reason_for_a_lost_store_is_logged_once(caplog: pytest.LogCaptureFi
     settings = MemberSettings(NodeRecord("h", 1, 0, "", "", "", ""), "s1", 10, 5000, uses_tls=False)
     handover: Any = SimpleNamespace(look=lambda: None)
     service = MemberService(
-        "a" * 40, terms, unused, unused, handover, settings, lambda: None, seen=unused
-    )
+        "a" * 40, terms, unused, unused, handover, settings, lambda: None,
+        secret=ClusterSecret(Config()), seen=unused,
+    )  # fmt: skip
     for reason in ("it is down", "it is down", "it is slow", "it is slow"):
         service._lose(Unreachable(reason))
     assert [record.message for record in caplog.records] == [

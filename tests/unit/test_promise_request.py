@@ -10,6 +10,7 @@ import pytest
 
 from millstream.commands.admin.cluster_peers import PromiseRequest, Reason
 from millstream.server.cluster.promise_request import Asker
+from millstream.server.cluster.rare_warnings import RareWarnings
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
@@ -20,7 +21,7 @@ def ask(answer: Answer) -> None:
     async def run() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        asker = Asker(lambda: b"secret", lambda: None)
+        asker = Asker(lambda: b"secret", lambda: None, RareWarnings())
         asked = PromiseRequest("s1", 4, "a" * 40, Reason.SILENCE, "b" * 40)
         assert await asker.ask(("127.0.0.1", port), asked) is None
         server.close()
