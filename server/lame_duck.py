@@ -128,7 +128,9 @@ class LameDuck:
     async def _reopen(self) -> None:
         await self._listeners.reopen()
         where = self._listeners.described()
-        LOGGER.warning("the server is no lame duck any more: it accepts connections on %s", where)
+        LOGGER.warning(
+            "the server is not a lame duck any more: it accepts connections on %s", where
+        )
         self._supervision.ready(where)
 
     def _first(self, leaving: list[Client], count: int) -> list[Client]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from millstream.errors import DataError, printable
 from millstream.server.backup.answer import BackupAnswer
 from millstream.server.backup.copying import CopyWriter
+from millstream.server.repair.destination import without_data
 from millstream.server.replication.records import (
     PIECE_BYTES,
     Decoder,
@@ -130,7 +131,7 @@ def copy_from_directory(source: Disk, disk: Disk, tell: Progress) -> Copied:
     DataError when it is damaged."""
     manifest = load_manifest(source)
     if manifest is None:
-        raise DataError(f"{source.directory} holds no data of a server")
+        raise without_data(source)
     with contextlib.ExitStack() as stack:
         files = [source.read(name) for name in manifest.files]
         for file in files:

@@ -18,6 +18,7 @@ import msgpack  # type: ignore[import-untyped]
 from millstream.remote import info_fields
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.repair.checking import load_strictly
+from millstream.server.repair.destination import without_data
 from millstream.storage.capture.ordering_snapshot import ordering_meta
 from millstream.storage.files.disk import Disk
 from millstream.storage.files.manifest import load_manifest
@@ -47,7 +48,7 @@ class BackedUpStream:
         the time before which its MAXAGE policy evicts entries, if there are any."""
         manifest = load_manifest(disk)
         if manifest is None:
-            raise NoStream(f"{disk.directory} holds no data of a server")
+            raise NoStream(str(without_data(disk)))
         keyspace = load_strictly(disk, manifest, LoadReport(), now_ms)
         database = keyspace.databases[db]
         value = database.table.get(key)

@@ -137,8 +137,9 @@ class StoredSource:
         return self._first.map.epoch
 
     def shards(self) -> list[str]:
+        """Those with slots: others have no data, and perhaps no nodes that run."""
         assert self._first is not None
-        return sorted(self._first.shards, key=by_number)
+        return sorted({shard for _, _, shard in self._first.map.ranges}, key=by_number)
 
     def state(self, shard: str) -> ShardState:
         return self._run(lambda store: _state(store, shard))
@@ -220,7 +221,7 @@ def map_in(folder: Path) -> SlotMap:
     except StartError as problem:
         raise CliError(str(problem)) from None
     if found is None:
-        raise CliError(f"{folder} is no directory of nodes: it has no {MAP_NAME}")
+        raise CliError(f"{folder} is not a directory of nodes: it has no {MAP_NAME}")
     return found
 
 

@@ -174,7 +174,7 @@ def read_backup(folder: Path) -> ClusterBackup:
         return _backup_of(document)
     except FileNotFoundError:
         raise DataError(
-            f"{folder} is no backup of a cluster: it has no {CLUSTER_BACKUP}. The backup of a "
+            f"{folder} is not a backup of a cluster: it has no {CLUSTER_BACKUP}. The backup of a "
             "server is restored with `millstream restore`"
         ) from None
     except OSError as problem:
@@ -204,7 +204,7 @@ def _backup_of(document: dict[str, Any]) -> ClusterBackup:
         raise ValueError("it has no shards")
     _check_ranges(sorted(pair for shard in shards for pair in shard.state.ranges))
     if not isinstance(document["cluster"], str):
-        raise ValueError("the name of the cluster is no text")
+        raise ValueError("the name of the cluster is not text")
     return ClusterBackup(document["cluster"], _number(document["epoch"]), shards)
 
 
@@ -218,7 +218,7 @@ def _check_ranges(ranges: list[tuple[int, int]]) -> None:
 
 def _number(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError(f"{value!r:.40} is no number")
+        raise ValueError(f"{value!r:.40} is not a number")
     return value
 
 

@@ -20,7 +20,7 @@ from millstream.tools.tool_connection import timeout_option, url_option
 FOLDER = click.Path(path_type=Path)
 
 
-@click.command(epilog=CODES)
+@click.command(epilog=CODES, short_help="Copy the data of all shards into a folder.")
 @click.argument("final", metavar="DEST", type=FOLDER)
 @click.option("--dir", "folder", type=FOLDER, help="Directory of the nodes of one machine.")
 @store_options
@@ -70,7 +70,9 @@ def backup(
     click.echo(f"{final}: {counted(len(found), 'shard')}")
 
 
-@click.command(epilog=CODES)
+@click.command(
+    epilog=CODES.replace("DEST", "OUT"), short_help="Make a new cluster with the data of a backup."
+)
 @click.argument("source", metavar="BACKUP", type=FOLDER)
 @click.argument("out", metavar="OUT", type=FOLDER)
 @store_options

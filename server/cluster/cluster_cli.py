@@ -108,7 +108,8 @@ def status(folder: Path | None, as_json: bool, **settings: str) -> None:
     """Show the nodes of a cluster.
 
     Give --dir for the nodes of one machine, and --name and --etcd for those of many. The exit code
-    is 0 if all of them are online and serve their slots, and 1 otherwise.
+    is 0 if all of them are online and serve their slots, and 1 otherwise. In etcd, nodes of a shard
+    without slots do not count.
     """
     if (folder is None) != any(settings.values()):
         raise click.UsageError("Give either --dir, or --name and --etcd.")
@@ -179,10 +180,10 @@ def _shown(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def _timeout(default_s: int) -> Callable[[F], F]:
+def _timeout(default_s: int, end: str = "the data is copied") -> Callable[[F], F]:
     return click.option(
         "--timeout", "timeout_s", type=Seconds(min=0), default=default_s, show_default=True,
-        metavar="SECONDS", help="Time to wait until the data is copied.",
+        metavar="SECONDS", help=f"Time to wait until {end}.",
     )  # fmt: skip
 
 
@@ -194,17 +195,17 @@ def _timeout(default_s: int) -> Callable[[F], F]:
 def add(shard: str, node: str, timeout_s: float, **settings: str) -> None:
     """Make NODE a further member of SHARD.
 
-    NODE is the ID of a node that runs and is no member of a shard, or the beginning of the ID. It
-    is a member as soon as it has the data of the shard.
+    NODE is the ID of a node that runs and is not a member of a shard, or the beginning of the ID.
+    It is a member as soon as it has the data of the shard.
     """
     _reshape(ShardChange(node, ""), shard, timeout_s, settings)
 
 
-@cluster.command()
+@cluster.command(short_help="Take a member out of a shard.")
 @click.argument("shard")
 @click.argument("node", callback=given)
 @store_options
-@_timeout(60)
+@_timeout(60, "the other members have all that was confirmed")
 def remove(shard: str, node: str, timeout_s: float, **settings: str) -> None:
     """Take the member NODE out of SHARD, which then has one member less.
 
@@ -214,7 +215,7 @@ def remove(shard: str, node: str, timeout_s: float, **settings: str) -> None:
     _reshape(ShardChange("", node), shard, timeout_s, settings)
 
 
-@cluster.command()
+@cluster.command(short_help="Replace a member of a shard with another node.")
 @click.argument("old", callback=given)
 @click.argument("new", callback=given)
 @store_options
@@ -241,7 +242,7 @@ cluster.add_command(backup)
 cluster.add_command(restore)
 
 
-@cluster.command()
+@cluster.command(short_help="Copy the data for another number of nodes.")
 @click.argument("source", metavar="DIR", type=FOLDER)
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @click.option(

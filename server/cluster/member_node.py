@@ -54,7 +54,7 @@ from millstream.server.cluster.states import (
     NodeState,
 )
 from millstream.server.cluster.store.records import NodeRecord
-from millstream.server.cluster.store.seen_store import NAME, SeenStore
+from millstream.server.cluster.store.seen_store import NAME, SeenStore, cluster_of
 from millstream.server.cluster.store.store import Store
 from millstream.server.cluster.store.store_opening import configured_store
 from millstream.server.cluster.stored_users import StoredUsers
@@ -490,7 +490,7 @@ class MemberNode:
         if self.is_primary:
             raise CommandError(NO_REPLICA)
         if self.service is None or not self.shard:
-            raise CommandError("ERR this node is no member of a shard yet")
+            raise CommandError("ERR this node is not a member of a shard yet")
         reason = Reason.FORCE if is_forced else Reason.FAILOVER
         self.service.member.stand(reason, steady_ms())
         self.service.look()
@@ -546,6 +546,12 @@ def open_member(
             "its disk"
         )
     store = configured_store(config)
+    seen, name = cluster_of(Path(config.located(NAME))), config.cluster.name
+    if seen not in ("", name):
+        raise StartError(
+            f"{config.dir} is the directory of a node of the cluster {seen}, not of {name}: give "
+            "each cluster a directory of its own"
+        )
     return MemberNode(_node_id(config), config, store, is_loading, last_frame)
 
 

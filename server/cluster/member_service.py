@@ -421,7 +421,7 @@ class MemberService:
         """Before a promise to another member. CommandError if this node refuses it, and while this
         primary waits until the candidate has all frames."""
         if asked.shard != self.member.shard:
-            raise CommandError(f"ERR this node is no member of shard {asked.shard}")
+            raise CommandError(f"ERR this node is not a member of shard {asked.shard}")
         refusal = self.member.refusal_of(asked.candidate, asked.term, asked.reason, steady_ms())
         if refusal:
             raise CommandError(f"ERR {refusal}")

@@ -206,7 +206,7 @@ class Member:
         """The reason to refuse a promise of this term; "" if there is none."""
         record = self.record
         if record is None:
-            return "this node is no member of a shard"
+            return "this node is not a member of a shard"
         if not self.is_announced:
             return "etcd has not the address of this node yet"
         if self.is_store_old:

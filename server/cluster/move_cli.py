@@ -60,7 +60,7 @@ def rebalance_command(no_wait: bool, **settings: str) -> None:
     As few slots as possible move, up to 1024 at a time. Shards whose nodes do not run are left out
     if they have no slots. The exit code is 0 if all slots have moved, and 1 otherwise.
     """
-    _move(lambda store: order_equal_shares(store, ""), settings, waits=not no_wait)
+    _move(lambda store: order_equal_shares(store, "", _warn), settings, waits=not no_wait)
 
 
 @click.command("drain")
@@ -73,7 +73,11 @@ def drain_command(node: str, no_wait: bool, **settings: str) -> None:
     NODE is the ID of a node, the beginning of the ID, or the name of a shard. Its nodes can be
     stopped then. The exit code is 0 if all slots have moved, and 1 otherwise.
     """
-    _move(lambda store: order_equal_shares(store, node), settings, waits=not no_wait)
+    _move(lambda store: order_equal_shares(store, node, _warn), settings, waits=not no_wait)
+
+
+def _warn(sentence: str) -> None:
+    click.echo(f"millstream: warning: {sentence}", err=True)
 
 
 def _move(

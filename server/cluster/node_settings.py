@@ -66,6 +66,11 @@ def check_directives(config: Config) -> None:
             )
     if config.replicaof:
         raise StartError("replicaof cannot be given with --shards: the nodes are primaries")
+    if cluster.name or cluster.etcd:
+        raise StartError(
+            "cluster-name and cluster-etcd cannot be given with --shards: all nodes are on this "
+            "machine. Start a node of a cluster in etcd without --shards"
+        )
 
 
 def find_map(folder: Path, count: int) -> SlotMap | None:

@@ -109,7 +109,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 async def _standing(reader: asyncio.StreamReader) -> LastFrame:
     """The reply: a list of the term, the line of history, and the number."""
     if await _line(reader) != b"*3":
-        raise ValueError("its reply is no list of three")
+        raise ValueError("its reply is not a list of three")
     term = await _line(reader)
     await _line(reader)
     history = await _line(reader)

@@ -59,7 +59,7 @@ def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
-        raise click.UsageError(f"--from-nodes: {text} is no address, such as 10.0.0.1:6455")
+        raise click.UsageError(f"--from-nodes: {text} is not an address, such as 10.0.0.1:6455")
     return host, int(port)
 
 
@@ -80,7 +80,7 @@ def init_from_nodes(
             text = problem.message if isinstance(problem, ToolError) else str(problem)
             click.echo(f"millstream: {text}", err=True)
     if not answers:
-        raise CliError("none of these nodes has answered: etcd is as it was")
+        raise CliError("no answer of these nodes can be used: etcd is as it was")
     done = run_with_store(settings, lambda store: _write(store, answers, lost, expected))
     for line in rows_of(done.shards):
         click.echo(line)

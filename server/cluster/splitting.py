@@ -17,7 +17,7 @@ from millstream.errors import DataError, readable
 from millstream.server.cluster.slot_map import Shard, SlotMap, new_map, read_map, write_map
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.repair.checking import load_strictly
-from millstream.server.repair.destination import Destination
+from millstream.server.repair.destination import Destination, without_data
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.journal_format import ID_SIZE
@@ -66,7 +66,7 @@ def _stopped(source: Path) -> Iterator[None]:
     between two starts."""
     disk = SystemDisk(source)
     if read_map(source) is not None:
-        disk.lock_for("or split a backup of it", alone=False)
+        disk.lock_for("or split what `millstream cluster restore` makes of a backup", alone=False)
     try:
         yield
     finally:
@@ -96,7 +96,7 @@ def _load(folder: Path, now_ms: int) -> Keyspace:
     try:
         manifest = load_manifest(disk)
         if manifest is None:
-            raise DataError(f"{folder} holds no data of a server")
+            raise without_data(disk)
         keyspace = load_strictly(disk, manifest, LoadReport(), now_ms, clustered=True)
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error.strerror}") from None

@@ -107,9 +107,10 @@ def require_enough(members: int, durable: int) -> None:
 def run_with_store(
     settings: StoreSettings, use: Callable[[Store], Coroutine[Any, Any, Result]]
 ) -> Result:
-    """Run a coroutine with the store. CliError if etcd cannot be used, or has wrong records."""
+    """Run a coroutine with the store. CliError if etcd cannot be used, or has wrong records;
+    UsageError without its options."""
     if not settings.name or not settings.urls:
-        raise CliError("a cluster on many machines needs --name and --etcd")
+        raise click.UsageError("A cluster on many machines needs --name and --etcd.")
     try:
         return asyncio.run(use(open_store(settings)))
     except (ValueError, Unreachable, Refused, RecordError) as problem:
@@ -203,12 +204,13 @@ def _member(node: str, view: ClusterView, primary: str) -> dict[str, Any]:
 
 
 def has_all(description: dict[str, Any]) -> bool:
-    """True if each shard has a primary with the lease, and all of its members run."""
+    """True if each shard with slots has a primary with the lease, and all of its members run."""
     return all(
         shard["lease"]
         and len(shard["members"]) == shard["size"]
         and all(member["health"] == "online" for member in shard["members"])
         for shard in description["shards"]
+        if shard["slots"]
     )
 
 
@@ -268,7 +270,7 @@ async def reshape(store: Store, change: ShardChange, shard: str, timeout_s: floa
         raise CliError(
             f"there is no shard {shard}: the cluster has {known}"
             if shard
-            else f"the node {change.remove} is no member of a shard"
+            else f"the node {change.remove} is not a member of a shard"
         )
     if change.add and change.add not in view.nodes:
         raise CliError(f"the node {change.add} does not run: start it first")

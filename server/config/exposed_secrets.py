@@ -41,6 +41,10 @@ def _files(config: Config) -> Iterator[tuple[Path, str]]:
     for key_file in (config.tls.key_file, config.tls.client_key_file):
         if key_file:
             yield Path(config.located(key_file)), "the key of a certificate"
+    if config.cluster.etcd_password_file:
+        yield Path(config.cluster.etcd_password_file), "the password of etcd"
+    if config.cluster.etcd_key:
+        yield Path(config.cluster.etcd_key), "the key of a certificate"
 
 
 def _defines_passwords(aclfile: Path) -> bool:

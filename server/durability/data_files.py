@@ -77,8 +77,9 @@ class DataFiles:
             return
         if not self.node:
             raise DataError(
-                f"this is the data of a node of a cluster ({manifest.node}): start all nodes with"
-                " `millstream serve --shards`, and --dir with the directory above"
+                f"this is the data of a node of a cluster ({manifest.node}): start all nodes of one"
+                " machine with `millstream serve --shards`, and --dir with the directory above, and"
+                " a node of a cluster in etcd with cluster-name and cluster-etcd"
             )
         raise DataError(
             f"{NAME} is that of the node {manifest.node}, but cluster.json expects {self.node}: put"

@@ -66,7 +66,7 @@ def map_of(folder: Path) -> SlotMap:
     """The map of a directory of nodes. StartError if it is none."""
     slot_map = read_map(folder)
     if slot_map is None:
-        raise StartError(f"{folder} is no directory of nodes")
+        raise StartError(f"{folder} is not a directory of nodes")
     return slot_map
 
 

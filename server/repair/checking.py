@@ -34,6 +34,7 @@ from millstream.server.repair.check_report import (
     words_for_gap,
     words_for_lost,
 )
+from millstream.server.repair.destination import without_data
 from millstream.storage.blocks.block import Block
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files.damaged_base import Opened, open_base
@@ -125,7 +126,7 @@ class Checker:
             report.worsen(Verdict.DAMAGED)
             self._guess()
         if report.manifest is None and report.hopeless is None:
-            raise DataError(f"{self._disk.directory} holds no data of a server")
+            raise without_data(self._disk)
         if NAME in self._disk.names():
             file.size_bytes = self._size(NAME)
         if report.manifest is not None and file.state == "ok":

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from millstream.errors import DataError
 from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.repair.backup_description import DESCRIPTION, directory_id
-from millstream.storage.files.disk import SystemDisk
+from millstream.storage.files.disk import Disk, SystemDisk
 from millstream.storage.files.manifest import NAME, is_ours
 
 PARTIAL = ".partial"
@@ -35,6 +35,19 @@ _OF_EVERY_DISK = {"lost+found"}
 
 class Unusable(Exception):
     """The destination cannot be used. The text is a sentence."""
+
+
+def without_data(disk: Disk) -> DataError:
+    """The error for a directory that is not that of a server. It says where the data may be."""
+    names, hint = disk.names(), ""
+    if CLUSTER_BACKUP in names:
+        hint = (
+            ": it is the backup of a cluster, which `millstream cluster restore` copies; each "
+            "folder in it is the backup of one node"
+        )
+    elif MAP_NAME in names:
+        hint = f": it is a directory of nodes; name one of them, such as {disk.directory}/0001"
+    return DataError(f"{disk.directory} holds no data of a server{hint}")
 
 
 class Stopped(BaseException):

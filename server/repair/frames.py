@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from millstream.commands.runtime.effects import KEYS, EffectError, keys_of, split_effects
 from millstream.commands.table.loader import load_table
-from millstream.errors import DamageError, DataError
+from millstream.errors import DamageError
 from millstream.glob import matcher
 from millstream.server.repair.check_report import ADDING
+from millstream.server.repair.destination import without_data
 from millstream.storage.files.damaged_base import open_base
 from millstream.storage.files.disk import Disk, File
 from millstream.storage.files.frame_times import TIME, time_of
@@ -57,7 +58,7 @@ def _open_again(disk: Disk, stack: ExitStack) -> DataInUse:
     for left in reversed(range(_TRIES)):
         manifest = read_manifest(disk)
         if manifest is None:
-            raise DataError(f"{disk.directory} holds no data of a server")
+            raise without_data(disk)
         try:
             return _open(disk, manifest, stack)
         except FileNotFoundError:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.commands.draft.tpolicy import EVICTS
-from millstream.errors import DamageError, DataError, shown
+from millstream.errors import DamageError, shown
 from millstream.glob import matcher
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.repair.checking import loader_of, new_keyspace
+from millstream.server.repair.destination import without_data
 from millstream.storage.blocks.entry_filter import EntryFilter
 from millstream.storage.capture.ordering_snapshot import restore_ordering
 from millstream.storage.files.disk import Disk, size_of
@@ -109,7 +110,7 @@ def inspect_directory(
     for left in reversed(range(_TRIES)):
         manifest = read_manifest(disk)
         if manifest is None:
-            raise DataError(f"{disk.directory} holds no data of a server")
+            raise without_data(disk)
         try:
             return _inspect(disk, manifest, journals, pattern, limit, now_ms)
         except (FileNotFoundError, DamageError):

@@ -286,7 +286,7 @@ class LinkProtocol:
         is_unknown = self._asked == "REPLCONF" and _UNKNOWN_OPTION in text
         if is_unknown and self._opening.term:
             # The address is that of another server now: its data must not replace that of a shard.
-            return self._refused("-ERR the server at this address is no member of a shard")
+            return self._refused("-ERR the server at this address is not a member of a shard")
         if is_unknown and not self.is_redis:
             self.is_redis = True
             self._requests = self._redis_introduction()

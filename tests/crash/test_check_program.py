@@ -147,10 +147,13 @@ def contents(directory: Path) -> dict[str, bytes | None]:
 def test_an_impossible_check_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
+    (tmp_path / "nodes").mkdir()
+    (tmp_path / "nodes/cluster.json").touch()
     for name, words in (
         ("missing", "No such file or directory"),
         ("file", "Not a directory"),
-        ("empty", "holds no data of a server"),
+        ("empty", "holds no data of a server\n"),
+        ("nodes", f"it is a directory of nodes; name one of them, such as {tmp_path}/nodes/0001"),
     ):
         for command in ("check", "inspect"):
             code, output, complained = millstream(command, tmp_path / name)

@@ -92,7 +92,7 @@ def test_members_change_where_the_primary_confirms_alone(tmp_path: Path, etcd: E
         shard.change("remove", "s1", node_id(other))
         writer.wait_for_more()
         assert ask(other, "CLUSTER", "FAILOVER") == Error(
-            "ERR this node is no member of a shard yet"
+            "ERR this node is not a member of a shard yet"
         )
         shard.change("add", "s1", node_id(other))
         writer.wait_for_more()

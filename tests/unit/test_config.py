@@ -758,15 +758,17 @@ def test_a_password_that_others_can_read_is_a_warning(
 
 
 def test_keys_and_users_that_others_can_read_are_warnings(tmp_path: Path) -> None:
-    for name in ("users.acl", "server.key", "client.key"):
+    for name in ("users.acl", "server.key", "client.key", "etcd", "etcd.key"):
         (tmp_path / name).write_text("# by hand\nuser app on >x\n")
         (tmp_path / name).chmod(0o604)
     config = from_file(
         tmp_path,
         f"dir {tmp_path}\naclfile users.acl\ntls-key-file server.key\n"
-        f"tls-client-key-file {tmp_path}/client.key",
+        f"tls-client-key-file {tmp_path}/client.key\ncluster-name prod\n"
+        f"cluster-etcd-password-file {tmp_path}/etcd\ncluster-etcd-key {tmp_path}/etcd.key",
     )
     found = warnings(config, tmp_path / "millstream.conf")
-    assert [line.rpartition("/")[2] for line in found] == ["users.acl", "server.key", "client.key"]
+    files = ["users.acl", "server.key", "client.key", "etcd", "etcd.key"]
+    assert [line.rpartition("/")[2] for line in found] == files
     (tmp_path / "users.acl").write_text("user default on nopass ~* +@all\n")
-    assert len(exposure_warnings(config)) == 2
+    assert len(exposure_warnings(config)) == 4

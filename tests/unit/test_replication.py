@@ -339,7 +339,7 @@ def test_a_redis_as_a_primary_is_asked_in_its_own_words() -> None:
 def test_a_member_of_a_shard_follows_no_redis() -> None:
     """Its primary had this address once."""
     link = LinkProtocol(opening(node="a" * 40, primary="b" * 40, term=3), 1 << 20)
-    refused = "ERR the server at this address is no member of a shard"
+    refused = "ERR the server at this address is not a member of a shard"
     error = b"-ERR Unrecognized REPLCONF option: version\r\n"
     assert events(link, b"+PONG\r\n" + error) == [Refused(refused, False)]
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from millstream.errors import StartError
 from millstream.server.cluster.cluster_view import view_of
+from millstream.server.cluster.member_node import open_member
 from millstream.server.cluster.store.records import (
     Format,
     Holder,
@@ -18,6 +20,7 @@ from millstream.server.cluster.store.records import (
 )
 from millstream.server.cluster.store.seen_store import SeenStore
 from millstream.server.cluster.store.store import Contents, Value
+from millstream.server.config.loading import load
 
 A, B, C = "a" * 40, "b" * 40, "c" * 40
 RECORD = ShardRecord("f" * 40, 4, A, (A, B), 3, 1)
@@ -53,6 +56,18 @@ def test_a_node_sees_again_what_it_has_kept(tmp_path: Path) -> None:
     assert view.changes["s1"].record == ShardChange(C, B)
     assert (view.holders, view.candidates) == ({}, {})
     assert view.nodes.keys() == {A, B, C}
+
+
+def test_a_directory_is_that_of_one_cluster(tmp_path: Path) -> None:
+    """A node of another cluster would bring its data, and lose what it has seen."""
+    where = ["--dir", str(tmp_path), "--cluster-etcd", "http://127.0.0.1:1", "--cluster-name"]
+    assert SeenStore(tmp_path / "etcd.json", "prod").keep(contents())
+    with pytest.raises(StartError, match="a node of the cluster prod, not of other"):
+        open_member(load(None, [*where, "other"]), lambda: False, lambda: 0)
+    open_member(load(None, [*where, "prod"]), lambda: False, lambda: 0)
+    for damaged in ("", "[]", "{}", '{"cluster": 3}'):
+        (tmp_path / "etcd.json").write_text(damaged)
+        open_member(load(None, [*where, "other"]), lambda: False, lambda: 0)
 
 
 def test_members_that_do_not_run_keep_their_addresses(tmp_path: Path) -> None:

@@ -100,7 +100,10 @@ def test_data_that_no_cluster_can_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has keys in database 4"):
         split(other, tmp_path / "out", 3)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds no data of a server"):
+    with pytest.raises(DataError, match=r"holds no data of a server\Z"):
+        split(tmp_path / "empty", tmp_path / "out", 3)
+    (tmp_path / "empty/cluster-backup.json").touch()
+    with pytest.raises(DataError, match="it is the backup of a cluster, which `millstream cluster"):
         split(tmp_path / "empty", tmp_path / "out", 3)
     assert not (tmp_path / "out").exists()
 
@@ -120,7 +123,7 @@ def test_nodes_with_a_supervisor_are_not_split(tmp_path: Path) -> None:
     split(single, tmp_path / "two", 2)
     supervisor = SystemDisk(tmp_path / "two")
     supervisor.lock()  # its nodes may be between two starts
-    with pytest.raises(DataError, match="stop that one, or split a backup of it"):
+    with pytest.raises(DataError, match="stop that one, or split what `millstream cluster"):
         split(tmp_path / "two", tmp_path / "three", 3)
     supervisor.unlock()
     assert sum(split(tmp_path / "two", tmp_path / "three", 3)) == len(contents_of_all(tmp_path))

@@ -6,6 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from millstream.__main__ import main
+from millstream.errors import StartError
+from millstream.server.config.loading import load
 from millstream.server.config.store_directives import NAME, SHARD, ZONE_NAME, duration
 
 SECONDS, MILLISECONDS = duration("s", 2, 3600), duration("ms", 500, 600_000)
@@ -42,6 +44,12 @@ def test_names_fit_into_keys_of_etcd() -> None:
     ):
         with pytest.raises(ValueError, match="argument must be"):
             kind.parse(text, None)
+
+
+def test_urls_of_etcd_need_the_name_of_the_cluster() -> None:
+    """Without it, the server would not be a node, and its data on no other machine."""
+    with pytest.raises(StartError, match="cluster-etcd needs cluster-name"):
+        load(None, ["--cluster-etcd", "http://127.0.0.1:2379"])
 
 
 @pytest.mark.parametrize("words", [("add", "s1", ""), ("remove", "s1", ""), ("replace", "", "a")])

@@ -22,6 +22,7 @@ from millstream.server.cluster.supervisor import Supervisor
 from millstream.server.cluster.unix_sockets import ask_supervisor, listening_socket
 from millstream.server.config.directives import Config
 from millstream.server.config.lines import Line
+from millstream.server.config.loading import load
 from millstream.server.protocol.outbox import Client
 
 # A node: it becomes ready, notes what it receives, and ends at SIGTERM, or at once with the code
@@ -221,6 +222,12 @@ def test_ports_that_nodes_cannot_have(port: int, tls: int, metrics: int, reason:
 def test_directives_that_nodes_cannot_share(name: str, value: object) -> None:
     with pytest.raises(StartError, match=f"{name} cannot be given with --shards"):
         check_directives(Config(**{name: value}))
+
+
+@pytest.mark.parametrize("words", ["--cluster-name prod", "--cluster-name p --cluster-etcd x:1"])
+def test_nodes_of_one_machine_are_not_in_etcd(words: str) -> None:
+    with pytest.raises(StartError, match="cluster-name and cluster-etcd cannot be given"):
+        check_directives(load(None, words.split()))
 
 
 # ---------------------------------------------------------------- messages

@@ -213,7 +213,7 @@ def test_a_lame_duck_that_cannot_save_serves_again(new_server: NewServer, tmp_pa
         client.call("SET", "k", "v")
     hidden = server.directory.rename(tmp_path / "hidden")
     server.signal(signal.SIGUSR2)
-    wait_until(lambda: "is no lame duck any more" in server.log, what="the end of the lame duck")
+    wait_until(lambda: "is not a lame duck any more" in server.log, what="the end of the lame duck")
     assert "the data cannot be saved" in server.log
     with server.client() as client, socket.socket(socket.AF_UNIX) as local:
         assert client.info("server")["lame_duck"] == "0"

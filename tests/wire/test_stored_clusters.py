@@ -109,6 +109,10 @@ def test_status_shows_what_is_missing(run: Run, settings: StoreSettings) -> None
         assert (found.exit_code, shown in found.output) == (1, True), found.output
         described = json.loads(run("status", "--json").output)
         assert described["shards"][0]["term"] == 4
+    without_slots = [Change("shard/s2", encode(ShardRecord("d" * 40, 3, C, (C,), 2, 1)))]
+    write(settings, *complete, *without_slots)
+    found = run("status")
+    assert (found.exit_code, "1 member missing" in found.output) == (0, True), found.output
     write(settings, Change("shard/s1", b'{"term":"4"}'))
     assert "shard/s1 in etcd has no members" in run("status").output
     write(settings, Change("config", b'{"version":2}'))
@@ -194,7 +198,7 @@ def test_an_order_without_effect_is_withdrawn(
         ("remove s1 " + C, "is not one of its members"),
         ("add s1 " + B, "is a member of a shard already"),
         ("add s1 dddd", "no node of the cluster has an ID that begins with dddd"),
-        (f"replace {C} {B}", "is no member of a shard"),
+        (f"replace {C} {B}", "is not a member of a shard"),
     ):
         refused = run(*words.split())
         assert (refused.exit_code, reason in refused.output) == (1, True), refused.output
@@ -205,25 +209,39 @@ def test_an_order_without_effect_is_withdrawn(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ("init --shards 2", "needs --name and --etcd"),
-        ("init --shards 2 --name a --etcd http://x:0y", "port"),
-        ("init --shards 2 --name a/b --etcd http://127.0.0.1:1", "no name of a cluster"),
+        ("init --shards 2 --name a --etcd http://x:0y", "the port in http://x:0y is not a number"),
+        ("init --shards 2 --name a --etcd ftp://x", "ftp://x is not a URL of etcd"),
+        ("init --shards 2 --name a/b --etcd http://127.0.0.1:1", "'a/b' is not a valid name"),
         ("init --shards 101 --name a --etcd http://127.0.0.1:1", "1<=x<=100"),
         ("init --shards 1 --members 2 --durable 2 --name a --etcd x", "more than 2 members"),
-        ("status --name a --etcd http://127.0.0.1:FREE", "Connect"),
-        ("status --name a --etcd x --etcd-user u", "need each other"),
+        ("status --name a --etcd http://127.0.0.1:FREE", "FREE: Connection refused\n"),
+        ("status --name a --etcd x --etcd-user u", "give both the user of etcd and"),
         ("status --name a --etcd x --etcd-user u --etcd-password-file /no", "cannot read /no"),
         ("status --name a --etcd https://x --etcd-cacert /no", "cannot read /no"),
-        ("status --name a --etcd https://x --etcd-cert c", "need each other"),
+        ("status --name a --etcd https://x --etcd-cert c", "give both the certificate"),
         ("status --name a --etcd x --etcd-cert c --etcd-key k", "needs a URL with https://"),
         ("status --name a --etcd https://x --etcd-cert /no --etcd-key k", "cannot read /no"),
-        ("status --name a --etcd https://x --etcd-cert FILE --etcd-key FILE", "no certificate and"),
+        (
+            "status --name a --etcd https://x --etcd-cert FILE --etcd-key FILE",
+            "not a certificate",
+        ),
         ("status --dir x --name a --etcd x", "Give either --dir"),
         ("status", "Give either --dir"),
     ],
 )
 def test_wrong_options_are_refused(options: str, reason: str, tmp_path: Path) -> None:
-    words = options.replace("FREE", str(free_range(1))).replace("FILE", __file__).split()
+    port = str(free_range(1))
+    words = options.replace("FREE", port).replace("FILE", __file__).split()
     done = CliRunner().invoke(main, ["cluster", *words])
     assert done.exit_code in (1, 2)
-    assert reason in done.output
+    assert reason.replace("FREE", port) in done.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["init --shards 2", "status --name a", "move 1 s2 --etcd x", "backup D --name a", "rebalance"],
+)
+def test_a_command_without_its_cluster_is_wrong_usage(words: str) -> None:
+    done = CliRunner().invoke(main, ["cluster", *words.split()])
+    assert done.exit_code == 2, done.output
+    assert "needs --name and --etcd" in done.output

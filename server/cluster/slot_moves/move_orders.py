@@ -63,9 +63,12 @@ async def order_moves(store: Store, ranges: Ranges, target: str) -> dict[str, Mo
     return await _write(store, view, records)
 
 
-async def order_equal_shares(store: Store, emptied: str) -> dict[str, MoveRecord]:
+async def order_equal_shares(
+    store: Store, emptied: str, tell: Callable[[str], object]
+) -> dict[str, MoveRecord]:
     """Order that all shards get as many slots as the others, and the shard of this name or with
-    this node ("": none) no slots; the moves by their IDs. CliError if that is impossible."""
+    this node ("": none) no slots; the moves by their IDs. CliError if that is impossible. `tell`
+    gets a sentence for each shard that is left out."""
     view = await _read(store, _now_s())
     named = [_shard_named(view, emptied)] if emptied else []
     running = {name for name, found in view.shards.items() if found.record.primary in view.nodes}
@@ -76,6 +79,8 @@ async def order_equal_shares(store: Store, emptied: str) -> dict[str, MoveRecord
                 "nodes first"
             )
     stopped = view.shards.keys() - running
+    for shard in sorted(stopped.difference(named)):
+        tell(f"shard {shard} gets no slots, because it has no primary that runs: start its nodes")
     shown = {name: found for name, found in view.shards.items() if name not in stopped}
     try:
         records = shared_out(view._replace(shards=shown), named, wall_clock_ms())

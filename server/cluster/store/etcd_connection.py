@@ -6,6 +6,8 @@ Requests are rare: a few a second at most. So no connection is kept, and none ca
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -156,4 +158,8 @@ def reason_of(problem: Exception) -> str:
         if "alert" in text and ("certificate" in text or "unknown ca" in text):
             text = f"{UNTRUSTED} ({text})"
         return text
+    if isinstance(problem, ConnectionResetError):
+        return os.strerror(errno.ECONNRESET)  # that of a handshake has neither a number nor a text
+    if isinstance(problem, ConnectionRefusedError):
+        return os.strerror(errno.ECONNREFUSED)  # asyncio has another text, with the address
     return getattr(problem, "strerror", None) or str(problem) or type(problem).__name__

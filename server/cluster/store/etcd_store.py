@@ -89,13 +89,13 @@ def _parse(url: str, authority: ssl.SSLContext | None) -> Endpoint:
     try:
         port = parts.port or DEFAULT_PORT
     except ValueError:
-        raise ValueError("the URL of etcd has a port that is no number up to 65535") from None
+        raise ValueError(f"the port in {url} is not a number up to 65535") from None
     if parts.scheme not in ("http", "https"):
-        raise ValueError("the URL of etcd has to begin with http:// or https://")
+        raise ValueError(f"{url} is not a URL of etcd: it has to begin with http:// or https://")
     if parts.username is not None or parts.password is not None:
         raise ValueError("the URL of etcd has a user: give the user and the password separately")
     if parts.path not in ("", "/") or parts.query or parts.fragment or not parts.hostname:
-        raise ValueError(f"{url} is no URL of etcd, such as http://127.0.0.1:2379")
+        raise ValueError(f"{url} is not a URL of etcd, such as http://127.0.0.1:2379")
     check_host(parts.hostname)
     host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode()
     tls = None
@@ -119,7 +119,8 @@ def tls_context(authority: str, certificate: str = "", key: str = "") -> ssl.SSL
         if path == authority:
             raise ValueError(f"{path} has no certificate in PEM") from None
         raise ValueError(
-            f"{certificate} and {key} are no certificate and its key in PEM: {reason_of(problem)}"
+            f"{certificate} and {key} are not a certificate and its key in PEM: "
+            f"{reason_of(problem)}"
         ) from None
     except OSError as problem:
         raise ValueError(f"cannot read {path}: {problem.strerror}") from None

@@ -128,6 +128,15 @@ def encode_seen(cluster: str, revision: int, values: Mapping[str, str]) -> bytes
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
+def cluster_of(path: Path) -> str:
+    """The name of the cluster whose file this is; "" if that is not known."""
+    try:
+        name = json.loads(path.read_bytes())["cluster"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return ""
+    return name if isinstance(name, str) else ""
+
+
 def decode_seen(data: bytes, cluster: str) -> Contents:
     """ValueError if this is not what a node of this cluster has seen."""
     try:

@@ -35,8 +35,8 @@ def check_name(name: str) -> None:
     """ValueError if a cluster cannot have this name."""
     if not CLUSTER_NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} is no name of a cluster: it has 1 to 64 letters, digits, -, _ and dots, and "
-            "begins with a letter or a digit"
+            f"{name!r} is not a valid name of a cluster: use 1 to 64 letters, digits, -, _ and "
+            "dots, and begin with a letter or a digit"
         )
 
 
@@ -45,7 +45,7 @@ def open_store(settings: StoreSettings) -> EtcdStore:
     check_name(settings.name)
     endpoints = parse_endpoints(settings.urls, _tls_of(settings))
     if bool(settings.user) != bool(settings.password_file):
-        raise ValueError("the user of etcd and the file with its password need each other")
+        raise ValueError("give both the user of etcd and the file with its password")
     login = None
     if settings.user:
         login = Login(settings.user, _password_in(Path(settings.password_file)))
@@ -55,7 +55,7 @@ def open_store(settings: StoreSettings) -> EtcdStore:
 def _tls_of(settings: StoreSettings) -> ssl.SSLContext | None:
     certificate, key = settings.certificate_file, settings.key_file
     if bool(certificate) != bool(key):
-        raise ValueError("the certificate of this client of etcd and its key need each other")
+        raise ValueError("give both the certificate of this client of etcd and its key")
     if certificate and "https://" not in settings.urls:
         raise ValueError("a certificate of a client of etcd needs a URL with https://")
     if not certificate and not settings.authority_file:
@@ -88,7 +88,7 @@ def _password_in(path: Path) -> str:
     except OSError as problem:
         raise ValueError(f"cannot read {path}: {problem.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is no text in UTF-8") from None
+        raise ValueError(f"{path} is not text in UTF-8") from None
     lines = text.splitlines()
     if len(lines) != 1 or not lines[0]:
         raise ValueError(f"{path} has {len(lines)} lines; it needs one, the password of etcd")
