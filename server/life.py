@@ -188,9 +188,7 @@ class Server:
         self._build_figures()
         self.crash_report = CrashReport(self.executor)
         self.poller: Poller | None = None
-        self.listeners = Listeners(
-            config, lambda: Connection(self.clients, self.executor, self.poller)
-        )
+        self.listeners = make_listeners(self)
         self.lame_duck = LameDuck(
             config,
             self.clients,
@@ -681,6 +679,22 @@ def make_node(config: Config, executor: Executor, persistence: Persistence) -> C
     executor.admission.set_slots(node.slots)
     persistence.files.node = node.id
     return node
+
+
+def make_listeners(server: Server) -> Listeners:
+    """The ports of a server. A node of a cluster on one machine has a socket for gateways, too."""
+    config = server.config
+
+    def new_connection() -> Connection:
+        return Connection(server.clients, server.executor, server.poller)
+
+    if not config.cluster.enabled or config.cluster.name or not config.port:
+        return Listeners(config, new_connection)
+    from millstream.server.cluster.gateway_socket import GatewaySocket
+
+    folder, backlog = config.dir.resolve(), config.tcp_backlog
+    further = GatewaySocket(folder, config.port, backlog, new_connection)
+    return Listeners(config, new_connection, for_gateways=further)
 
 
 class Shutdown:

@@ -1,7 +1,7 @@
 """Unix sockets in the directories of a cluster: of the supervisor, and of the nodes for each other.
 
-Only users who may write to the directory can connect. A path of a socket may have about 100 bytes,
-so a socket is reached through a descriptor of its folder.
+Only users who may write to the directory can connect. A path of a socket may have about 100 bytes.
+With a longer one, a socket is reached through a descriptor of its folder.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ from typing import Any
 
 SUPERVISOR = "supervisor.sock"
 TIMEOUT_S = 5.0
+PATH_MAX_BYTES = 107  # of a socket, in Linux
 
 
 @contextlib.contextmanager
 def _short_path(folder: Path, name: str) -> Iterator[str]:
     """A path that is short, whatever that of the folder."""
+    path = str(folder / name)
+    if len(os.fsencode(path)) <= PATH_MAX_BYTES:
+        yield path
+        return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}/{name}"

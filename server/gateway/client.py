@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Protocol, cast
 
 from millstream.commands.table.registry import Command
+from millstream.server.cluster.gateway_socket import with_port
 from millstream.server.execution.slot_check import positions_of
 from millstream.server.gateway import request_policies as policies
 from millstream.server.gateway.client_requests import Sending, slot_of
@@ -82,7 +83,8 @@ class Client(asyncio.Protocol):
         self._order = self._sending.order
         self.upstreams = self._sending.upstreams
         self.kept = self._order.kept
-        self.push = self._order.push
+        self.pass_on, self.pass_on_part = self._order.pass_on, self._order.pass_on_part
+        self.push, self.waits_for = self._order.push, self._order.waits_for
         self.refused, self.note_served = self._sending.refused, self._sending.note_served
         # Slots are at other nodes from now on. Those before may still have requests for them.
         self.note_rerouted = self._sending.hold
@@ -112,6 +114,9 @@ class Client(asyncio.Protocol):
         keep_alive(transport, self._host.keepalive_s)
         name = transport.get_extra_info("sockname")
         self._sending.address = name[0] if isinstance(name, tuple) else LOCAL
+        peer = transport.get_extra_info("peername")
+        host, port = peer[:2] if isinstance(peer, tuple) else (LOCAL, 0)
+        self.session.address = with_port(host, port)
         refusal = self._host.opened(self)
         if refusal is not None:
             transport.write(refusal)
@@ -165,7 +170,8 @@ class Client(asyncio.Protocol):
         if self._is_working:
             return
         self._is_working = True
-        host, reader, order, sending = self._host, self._reader, self._order, self._sending
+        host, reader, sending = self._host, self._reader, self._sending
+        waiting = self._order.items
         while not self._is_held():
             node = reader.next()
             if node == ENDED and self._more:
@@ -179,7 +185,7 @@ class Client(asyncio.Protocol):
                     sending.send_spread(reader.spread)
                 else:
                     sending.send(node, reader.raw, reader.count)
-                if len(order) >= sending.order_max:
+                if len(waiting) >= sending.order_max:
                     break
                 node = reader.next()
             if node == WORDS:
@@ -200,7 +206,7 @@ class Client(asyncio.Protocol):
 
     def _is_held(self) -> bool:
         """True if no further request may be looked at now."""
-        if not self._order:
+        if not self._order.items:
             if not self._sending.order_max:
                 self._sending.end_hold()
             if self._is_alone:
@@ -214,7 +220,7 @@ class Client(asyncio.Protocol):
             or self._is_ending
             or self._is_alone
             or self._deferred is not None
-            or len(self._order) >= self._sending.order_max
+            or len(self._order.items) >= self._sending.order_max
             or any(map(IS_FULL, self.upstreams.values()))
         )
 
@@ -493,22 +499,13 @@ class Client(asyncio.Protocol):
 
     # Replies
 
-    def pass_on(self, run: Run, piece: bytes) -> None:
-        self._order.pass_on(run, piece)
-
-    def pass_on_part(self, part: SpreadPart) -> None:
-        self._order.pass_on_part(part.spread, part.taken)
-
     def divide(self, part: SpreadPart) -> None:
         self._sending.divide(part.spread)
-
-    def waits_for(self, item: Run | SpreadPart | Call) -> bool:
-        return self._order.waits_for(item)
 
     def finish_turn(self) -> None:
         is_held = not self._is_reading or self._is_ending
         if not (is_held or self._more or self._has_eof or self.kept.has_paused):
-            if not self._order:
+            if not self._order.items:
                 self._send_out()
             elif not self._sends_soon:  # more replies may come at once, and need no further packet
                 self._sends_soon = True
@@ -518,7 +515,7 @@ class Client(asyncio.Protocol):
         if self._is_closed or not (self._is_ending or self._has_eof):
             return
         if self._is_ending or not (self._more or self._is_held()):
-            if not self._order:
+            if not self._order.items:
                 self.close()
             elif self._has_eof:
                 waiting = [upstream for read in self._waits for upstream in read.waiting]

@@ -1,4 +1,5 @@
-"""The name, protocol and user of a client of the gateway, which each connection to a node gets."""
+"""The address, name, protocol and user of a client of the gateway. Each connection to a node gets
+them."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ class ClientSession:
 
     def __init__(self) -> None:
         self.is_resp3 = False
+        self.address = ""  # of the client, with its port
         self._auth: list[bytes] = []
         self._hello: list[bytes] = []
         self._others: dict[bytes, list[bytes]] = {}

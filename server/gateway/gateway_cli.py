@@ -65,7 +65,8 @@ def _nodes_of_machine(config: Config) -> Nodes:
     from millstream.server.gateway.supervisor_questions import SupervisorQuestions
 
     slot_map = map_of(config.dir)
-    return MachineNodes(slot_map, config.port, asking=SupervisorQuestions(config.dir))
+    questions = SupervisorQuestions(config.dir)
+    return MachineNodes(slot_map, config.port, asking=questions, folder=config.dir)
 
 
 def _stored_nodes(config: Config) -> Nodes:

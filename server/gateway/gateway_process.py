@@ -189,7 +189,7 @@ def run(arguments: Sequence[str]) -> int:
     file = Path(words.pop(0)) if words and not words[0].startswith("--") else None
 
     def nodes_of(config: Config) -> Nodes:
-        return MachineNodes(map_of(config.dir), config.port, config.tls.port)
+        return MachineNodes(map_of(config.dir), config.port, config.tls.port, folder=config.dir)
 
     return serve_nodes(file, words, nodes_of, is_shared=is_shared)
 

@@ -4,6 +4,7 @@ asked if it has not started the gateway."""
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,11 +19,13 @@ from millstream.server.gateway.supervisor_questions import SupervisorQuestions
 
 
 class Place(NamedTuple):
-    """The address of a node, and the TLS for it or None."""
+    """The address of a node, and the TLS for it or None. `folder` is the data directory of a node
+    of this machine, which may have a Unix socket for gateways."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None = None
+    folder: Path | None = None
 
 
 class Nodes(Protocol):
@@ -80,7 +83,10 @@ class MachineNodes:
         port: int,
         tls_port: int = 0,
         asking: SupervisorQuestions | None = None,
+        folder: Path | None = None,
     ) -> None:
+        """`folder`: the directory of the nodes, if they may have Unix sockets for gateways."""
+        self._folders = [None if folder is None else folder / one.folder for one in slot_map.shards]
         self.name, self.repeats = "" if asking is None else asking.folder, False
         self.routes = Routes(slot_map.indices())
         self.all = list(range(len(slot_map.shards)))
@@ -96,8 +102,9 @@ class MachineNodes:
 
     def place_of(self, node: int, local: str) -> Place:
         if self._asking is not None:
-            return Place(self._asking.host, self._asking.ports[node])
-        return Place(local, self._port + node + 1)
+            host, port = self._asking.host, self._asking.ports[node]
+            return Place(host, port, None, self._folders[node] if _is_address(host) else None)
+        return Place(local, self._port + node + 1, None, self._folders[node])
 
     def ports_for(self, *, is_tls: bool) -> Mapping[int, int]:
         if self._asking is not None:
@@ -138,3 +145,12 @@ class MachineNodes:
         new, self.failed = failed - self.failed, failed
         for node in new:
             self.on_failed(node)
+
+
+def _is_address(host: str) -> bool:
+    """True for an IP address, False for a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

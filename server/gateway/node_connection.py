@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from millstream.server.cluster.gateway_socket import introduction, socket_to_node
 from millstream.server.gateway.client_session import ClientSession
 from millstream.server.gateway.machine_nodes import Place
 from millstream.server.gateway.reply_scanner import ReplyError, ReplyScanner
@@ -220,6 +221,7 @@ class NodeConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._scanner = ReplyScanner(finds_refusals)
         self._rest = b""
+        self._introduction = b""  # at a Unix socket
         self._message = bytearray()  # the beginning of a message, or of a reply between messages
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -249,11 +251,16 @@ class NodeConnection(asyncio.Protocol):
         self._opening = asyncio.get_running_loop().create_task(self._connect(place))
 
     async def _connect(self, place: Place) -> None:
-        host, port, tls = place
+        host, port, tls, folder = place
         name = host if tls is not None else None
         try:
             async with asyncio.timeout(CONNECT_S):
                 loop = asyncio.get_running_loop()
+                found = None if folder is None else socket_to_node(folder)
+                if found is not None:
+                    self._introduction = introduction(self._client.session.address, host)
+                    await loop.create_unix_connection(lambda: self, sock=found)
+                    return
                 await loop.create_connection(
                     lambda: self, host, port, ssl=tls, server_hostname=name
                 )
@@ -270,8 +277,9 @@ class NodeConnection(asyncio.Protocol):
         said = self._client.session.requests()
         if said:
             self.expected.appendleft(Call(self._note_accepted, len(said)))
-            transport.write(b"".join(said))
+            transport.write(self._introduction + b"".join(said))
         else:
+            self._out.insert(0, self._introduction)
             self._begin()
 
     def _note_accepted(self, reply: bytes) -> None:

@@ -56,21 +56,18 @@ class Gathering:
 
 
 class ReplyOrder:
-    """Runs of replies of one node, and answers of the gateway itself or made of several replies."""
+    """Runs of replies of one node, and answers of the gateway itself or made of several replies:
+    `items`, those that wait."""
 
     def __init__(self) -> None:
-        self._items: deque[Run | Spread | Answer] = deque()
+        self.items: deque[Run | Spread | Answer] = deque()
         self._out: list[bytes] = []
         self._pushes: list[bytes] = []
         self.kept = Kept()
         self._is_inside = False  # a part of a reply was sent
 
-    def __len__(self) -> int:
-        """The number of runs, spreads and answers that wait."""
-        return len(self._items)
-
     def append(self, item: Run | Spread | Answer) -> None:
-        self._items.append(item)
+        self.items.append(item)
 
     def complete(self, answer: Answer, data: bytes) -> None:
         """An answer that the order has is complete."""
@@ -80,58 +77,58 @@ class ReplyOrder:
 
     def waits_for(self, item: Run | SpreadPart | Call) -> bool:
         """True if the next reply is made of this one."""
-        if not self._items or (isinstance(item, Call) and item.answer is None):
+        if not self.items or (isinstance(item, Call) and item.answer is None):
             return True
         if isinstance(item, SpreadPart):
-            return self._items[0] is item.spread and item.is_next
-        return self._items[0] is (item.answer if isinstance(item, Call) else item)
+            return self.items[0] is item.spread and item.is_next
+        return self.items[0] is (item.answer if isinstance(item, Call) else item)
 
     def continued(self, upstream: NodeConnection) -> Run | None:
         """The last run, if it is one of this node that more requests may join."""
-        last = self._items[-1] if self._items else None
+        last = self.items[-1] if self.items else None
         if isinstance(last, Run) and last.upstream is upstream and upstream.expected:
             return last if upstream.expected[-1] is last and last.is_open else None
         return None
 
     def replace(self, answer: Answer, item: Run) -> None:
         """The reply comes from a node."""
-        self._items[self._items.index(answer)] = item
+        self.items[self.items.index(answer)] = item
 
     def drop(self, run: Run) -> None:
         """No reply of this run has arrived, and none is wanted."""
-        self._items.remove(run)
+        self.items.remove(run)
 
     def put_before(self, run: Run, answer: Answer) -> None:
         """The next reply of a run, none of which has arrived, comes from elsewhere. The caller
         takes it from the run."""
-        at = self._items.index(run)
+        at = self.items.index(run)
         if run.missing == 1:
-            del self._items[at]
-        self._items.insert(at, answer)
+            del self.items[at]
+        self.items.insert(at, answer)
         if run.data:
-            self._items.insert(at, Answer(bytes(run.data)))
+            self.items.insert(at, Answer(bytes(run.data)))
             run.data.clear()
 
     def pass_on(self, run: Run, piece: bytes) -> None:
         """A piece of a run has arrived."""
-        if self._items and self._items[0] is run:
+        if self.items and self.items[0] is run:
             self._out.append(piece)
             self._is_inside = run.upstream.is_inside
             if run.missing == 0:
-                self._items.popleft()
+                self.items.popleft()
                 self._advance()
         else:
             run.data += piece
             self.kept.size_bytes += len(piece)
 
-    def pass_on_part(self, spread: Spread, size_bytes: int) -> None:
-        """This number of bytes of a spread has arrived."""
-        kept = self.kept
-        kept.size_bytes += size_bytes
-        if self._items and self._items[0] is spread:
+    def pass_on_part(self, part: SpreadPart) -> None:
+        """A part of a spread has taken replies."""
+        spread = part.spread
+        self.kept.size_bytes += part.taken
+        if self.items and self.items[0] is spread:
             self._pass_on_spread(spread)
             if spread.is_done:
-                self._items.popleft()
+                self.items.popleft()
                 self._advance()
 
     def _pass_on_spread(self, spread: Spread) -> None:
@@ -143,15 +140,15 @@ class ReplyOrder:
 
     def divide(self, spread: Spread, runs: list[Run]) -> None:
         """Replace a spread with these runs."""
-        at = self._items.index(spread)
-        del self._items[at]
+        at = self.items.index(spread)
+        del self.items[at]
         for run in reversed(runs):
-            self._items.insert(at, run)
+            self.items.insert(at, run)
 
     def _advance(self) -> None:
         """Send what is complete at the beginning of the order."""
-        while self._items:
-            head = self._items[0]
+        while self.items:
+            head = self.items[0]
             if isinstance(head, Answer):
                 if head.data is None:
                     return
@@ -169,7 +166,7 @@ class ReplyOrder:
                 if head.missing:
                     self._is_inside = head.upstream.is_inside
                     return
-            self._items.popleft()
+            self.items.popleft()
 
     def push(self, message: bytes) -> None:
         """A message, which is sent between two replies."""
@@ -177,6 +174,8 @@ class ReplyOrder:
 
     def take_out(self) -> bytes:
         """The replies that can be sent now."""
+        if not (self._out or self._pushes):
+            return b""
         if self._pushes and not self._is_inside:
             self._out += self._pushes
             self._pushes = []
@@ -184,4 +183,4 @@ class ReplyOrder:
         return out[0] if len(out) == 1 else b"".join(out)
 
     def clear(self) -> None:
-        self._items.clear()
+        self.items.clear()

@@ -136,10 +136,11 @@ cdef class Connection(Client):
         self.file_number = transport.get_extra_info("socket").fileno()
         if transport.get_extra_info("ssl_object") is None:
             self.direct_number = self.file_number
-        self.local_address = name_of_end(self.file_number, False)
-        self.address = name_of_end(self.file_number, True)
-        if self.local_address is None or self.address is None:
-            self.name_by_transport()
+        if not self.address:  # otherwise a gateway has said who the client is
+            self.local_address = name_of_end(self.file_number, False)
+            self.address = name_of_end(self.file_number, True)
+            if self.local_address is None or self.address is None:
+                self.name_by_transport()
         self.executor.attach(self)
         self.clients.opened(self)
 

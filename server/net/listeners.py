@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from millstream.errors import StartError
 from millstream.server.config.directives import Config
@@ -33,14 +33,27 @@ NewConnection = Callable[[], Any]
 AGAIN_S = 0.2  # between two attempts to take the addresses again
 
 
+class Further(Protocol):
+    """Another listener."""
+
+    async def listen(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class Listeners:
     """The ports of a server. `port` and `tls_port` are 0 where there is no such port; `tls` is
     in use, and `wanted_tls` will be."""
 
     def __init__(
-        self, config: Config, new_connection: NewConnection, *, is_shared: bool = False
+        self,
+        config: Config,
+        new_connection: NewConnection,
+        *,
+        is_shared: bool = False,
+        for_gateways: Further | None = None,
     ) -> None:
-        """`is_shared`: other processes may listen on the same ports, if theirs are shared, too."""
+        """`is_shared`: other processes may listen on the same ports, if theirs are shared, too.
+        `for_gateways` opens and closes with the ports."""
         self.port = config.port
         self.tls_port = config.tls.port
         self.tls: Tls | None = None
@@ -48,6 +61,7 @@ class Listeners:
         self.files_expire_s: dict[str, int] = {}  # by directive; see `expiry_dates`
         self._config = config
         self._is_shared = is_shared
+        self._for_gateways = for_gateways
         self._loop = asyncio.get_running_loop()
         # It has all methods of a protocol, but a compiled class has no Python base class.
         self._new_connection = cast(Callable[[], asyncio.BaseProtocol], new_connection)
@@ -84,6 +98,8 @@ class Listeners:
         """Accept connections from now on."""
         for bound in self._sockets:
             self._servers.append(await self._serve(bound, None))
+        if self._for_gateways is not None:
+            await self._for_gateways.listen()
         if self.tls is not None:
             self._tls_servers = await self._serve_tls(self.tls)
             self.tls.log()
@@ -193,6 +209,8 @@ class Listeners:
             return
         self._is_closed = True
         _close([*self._servers, *self._tls_servers])
+        if self._for_gateways is not None:
+            self._for_gateways.close()
         for bound in self._tls_sockets:
             bound.close()
         if self._config.unix.socket and self._servers:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,11 @@ from tests.support.client import ConnectionClosed
 from tests.support.resp import Error, Map, Null, Push, Reply, Simple
 from tests.support.server import PROGRAM, Server
 from tests.support.shards import NodeClient, Shards
-from tests.support.waiting import wait_until
+from tests.support.waiting import DEADLINE_S, wait_until
 
 from millstream.client import connect
+from millstream.server.cluster.gateway_socket import NAME
+from millstream.server.cluster.unix_sockets import connected_socket
 
 # foo: node 3, bar: node 1, a: node 3, b: node 1, c: node 2
 OK, QUEUED = Simple("OK"), Simple("QUEUED")
@@ -388,6 +392,78 @@ def test_clients_see_one_server(shards: Shards, client: NodeClient) -> None:
     assert client.read_to_end() == b""
 
 
+def own_lines(shards: Shards, number: int, name: str) -> list[dict[str, str]]:
+    """The clients with this name in CLIENT LIST of a node."""
+    with shards.node(number) as node:
+        found = node.line("CLIENT LIST")
+    assert isinstance(found, bytes)
+    lines = [
+        dict(word.split("=", 1) for word in line.split()) for line in found.decode().splitlines()
+    ]
+    return [line for line in lines if line["name"] == name]
+
+
+def test_nodes_see_the_address_of_the_client(shards: Shards) -> None:
+    with socket.create_connection(
+        ("127.0.0.1", shards.port), timeout=DEADLINE_S, source_address=("127.0.0.2", 0)
+    ) as client:
+        own = "{}:{}".format(*client.getsockname())
+        client.sendall(b"CLIENT SETNAME visitor\r\nMGET foo bar c\r\n")
+        replies = b"+OK\r\n*3\r\n" + b"$-1\r\n" * 3
+        with client.makefile("rb") as reading:
+            assert reading.read(len(replies)) == replies
+        for number in (1, 2, 3):
+            [line] = own_lines(shards, number, "visitor")
+            assert (line["addr"], line["laddr"]) == (own, f"127.0.0.1:{shards.port + number}")
+        with shards.node(2) as node:
+            assert node.line(f"CLIENT KILL ADDR {own} LADDR 127.0.0.1:{shards.port + 2}") == 1
+        assert own_lines(shards, 2, "visitor") == []
+
+
+class LocalClient(NodeClient):
+    """A connection to the Unix socket of a node, as a gateway makes it."""
+
+    def __init__(self, folder: Path, line: str) -> None:
+        self._buffer = bytearray()
+        self._socket = connected_socket(folder, NAME)
+        self._socket.settimeout(DEADLINE_S)
+        self._socket.sendall(line.encode())
+
+
+def test_a_node_treats_a_client_of_a_gateway_as_one_of_its_port(shards: Shards) -> None:
+    folder = shards.directory / "0002"
+    assert (folder / NAME).stat().st_mode & 0o777 == 0o600
+    port = shards.port + 2
+    for line, address in (
+        ("127.0.0.1:9 10.0.0.3\n", "10.0.0.3"),
+        ("[::1]:9 fe80::3%eth0\n", "fe80::3"),
+    ):
+        with LocalClient(folder, line) as client:
+            shown = f"[{address}]" if ":" in address else address
+            assert f"laddr={shown}:{port} ".encode() in client.line("CLIENT INFO")
+            assert client.line("CLUSTER SLOTS")[1][2][:2] == [address.encode(), port]
+            assert client.line("GET foo") == Error(f"MOVED 12182 {address}:{port + 1}")
+    for line in ("192.0.2.7:9 127.0.0.1\n", "[2001:db8::7]:9 ::1\n"):  # it is on another machine
+        with LocalClient(folder, line) as client:
+            assert client.read_to_end().startswith(b"-DENIED Redis is running in protected mode")
+    for line in ("PING\r\n", "\n", "x" * 300):
+        with LocalClient(folder, line) as client, suppress(ConnectionResetError):
+            assert client.read_to_end() == b""
+
+
+def test_a_gateway_uses_tcp_without_the_socket_of_a_node(shards: Shards) -> None:
+    path = shards.directory / "0001" / NAME
+    path.rename(path.with_suffix(".away"))
+    try:
+        with shards.node(0) as client:
+            assert client.pipeline([["CLIENT", "SETNAME", "far"], ["GET", "b"], ["GET", "c"]])[0]
+            lines = [own_lines(shards, number, "far")[0] for number in (1, 2)]
+    finally:
+        path.with_suffix(".away").rename(path)
+    assert lines[0]["addr"] != lines[1]["addr"]  # the first one is that of the gateway
+    assert lines[0]["laddr"] == f"127.0.0.1:{shards.port + 1}"
+
+
 def test_redis_py_uses_it_as_one_server(shards: Shards) -> None:
     with redis.Redis(port=shards.port, protocol=3, decode_responses=True) as one:
         one.flushall()
@@ -588,6 +664,9 @@ def test_requests_for_a_dead_node_get_errors(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: other.line("SET a 1"), lambda reply: reply == OK, "its restart")
         assert other.line("GET b") == b"2"
+        told = [own_lines(shards, number, "") for number in (1, 3)]
+        both = {one["addr"] for one in told[0]} & {one["addr"] for one in told[1]}
+        assert both  # it is at the Unix socket again: over TCP each connection has its own port
     # The gateway is started again, too.
     killed = gateway_pid(shards)
     os.kill(killed, signal.SIGKILL)
@@ -596,6 +675,7 @@ def test_requests_for_a_dead_node_get_errors(tmp_path: Path) -> None:
     with shards.node(0) as idle:
         assert idle.line("PING") == Simple("PONG")
         assert shards.stop() == 0
+    assert not list(shards.directory.glob(f"*/{NAME}"))
 
 
 def gateway_answers(shards: Shards) -> bool:
