@@ -106,3 +106,11 @@ class Data(Protocol):
     def acknowledged_frame(self, node: str) -> int:
         """The last frame that a replica, perhaps one that does not count, has on its disk in the
         own term; 0: none."""
+
+
+def needs_disk(action: Action) -> bool:
+    """True for orders that wait until the disk of this node has what the store had before. Those
+    that only ask the store do not, nor do steps of moves: `may_keep_later` says what they need."""
+    if isinstance(action, Write):
+        return action.purpose is not Purpose.MOVE
+    return not isinstance(action, GetLease | KeepLease | ReadAgain)

@@ -31,13 +31,15 @@ from millstream.server.cluster.member_actions import (
     ReadAgain,
     Rest,
     Write,
+    needs_disk,
 )
 from millstream.server.cluster.member_handover import MemberHandover
 from millstream.server.cluster.member_lease import MemberLease
 from millstream.server.cluster.membership import Member
 from millstream.server.cluster.promise_request import Asker
 from millstream.server.cluster.recollection import describe
-from millstream.server.cluster.slot_moves.move_rules import ENDED
+from millstream.server.cluster.seen_keeping import SeenKeeping
+from millstream.server.cluster.slot_moves.move_rules import ENDED, may_keep_later
 from millstream.server.cluster.store.records import SECRET, NodeRecord, RecordError
 from millstream.server.cluster.store.seen_store import SeenStore
 from millstream.server.cluster.store.store import (
@@ -125,7 +127,7 @@ class MemberSettings(NamedTuple):
 
 class MemberService:
     """`on_change` is called when the contents of the store or the part of this node may have
-    changed, `on_contents` with what the store has."""
+    changed, also while `is_writing`; `on_contents` with what the store has."""
 
     def __init__(
         self,
@@ -156,6 +158,9 @@ class MemberService:
         self._asker = asker
         self._handover = handover
         self._seen = seen
+        self._keeping = SeenKeeping(seen, self._spawn, self._note_written)
+        self._contents: Contents | None = None  # that are written now, and used then
+        self._following: Contents | None = None  # that have come meanwhile
         self._on_change = on_change
         self._follower = StoreFollower(store, self._note_followed, self._lose)
         self._revision = 0
@@ -163,6 +168,11 @@ class MemberService:
         self._read_again = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._problem = self._lost = self._refused = ""  # as the log has said
+
+    @property
+    def is_writing(self) -> bool:
+        """True while the disk does not have what this node has seen and waits for."""
+        return self._keeping.is_writing
 
     # Life
 
@@ -184,6 +194,7 @@ class MemberService:
         """The server stops."""
         for task in list(self._tasks):
             task.cancel()
+        self._keeping.stop()
 
     async def give_back(self) -> None:
         """The server has stopped: end the lease."""
@@ -219,14 +230,22 @@ class MemberService:
 
     def look(self) -> None:
         """Do what is due."""
-        self.member.look(steady_ms())
-        self._react()
+        if not self._keeping.is_writing:
+            self.member.look(steady_ms())
+            self._react()
 
     def _react(self) -> None:
-        """Carry out the orders of the state machine, after anything that may have caused some."""
+        """Carry out the orders of the state machine, after anything that may have caused some. They
+        wait until the disk has what has caused them."""
+        if self._keeping.is_writing:
+            return
         self.enrollment.look()
         self._make_secret()
         actions = self.member.actions
+        if any(map(needs_disk, actions)):
+            self._keeping.hurry()
+            if self._keeping.is_writing:
+                return
         while actions:
             self._carry_out(actions.pop(0))
         self._extend_lease()
@@ -265,6 +284,9 @@ class MemberService:
 
     def _take(self, contents: Contents) -> None:
         self._revision = contents.revision
+        if self._keeping.is_writing:
+            self._following = contents
+            return
         try:
             view = view_of(contents)
         except RecordError as problem:
@@ -275,9 +297,38 @@ class MemberService:
         self.member.take(view, steady_ms())
         if not self.member.is_store_old:
             # Before this node leads, follows, or changes the members because of it.
-            self.member.is_kept = self._seen.keep(contents)
-            self.on_contents(contents)
+            self._keep(view, contents)
         self._react()
+
+    def _keep(self, view: ClusterView, contents: Contents) -> None:
+        """Write changes before this node leads, follows, changes the members, or gives
+        users other rights because of it."""
+        member = self.member
+        changed = self._seen.note(contents)
+        if changed:
+            led_shard = member.shard if member.is_leading else ""
+            has_order = any(map(needs_disk, member.actions))
+            if has_order or not may_keep_later(changed, view, led_shard):
+                self._contents = contents
+                self._keeping.write_now()
+                self._on_change()
+                return
+            self._keeping.write_later()
+        member.is_kept = not changed
+        self.on_contents(contents)
+
+    def _note_written(self, done: bool) -> None:
+        """The disk has what was seen last, or it cannot be written."""
+        self.member.is_kept = done
+        contents, self._contents = self._contents, None
+        if contents is not None:
+            self.on_contents(contents)
+        following, self._following = self._following, None
+        if following is None:
+            self.look()
+        else:
+            self._react()
+            self._take(following)
 
     def _lose(self, problem: Exception) -> None:
         self.etcd_errors += 1

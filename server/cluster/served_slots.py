@@ -1,8 +1,9 @@
 """The slots that a member of a shard serves: at the primary those of its shard in the map, without
 those that its data hides because they move (`storage/keyspace/slot_states`).
 
-Requests for slots of the shard that are hidden wait (`execution/slot_parking`). Clients that have
-to do with slots of which the map names another shard now learn that.
+Requests for slots of the shard that are hidden wait (`execution/slot_parking`), and those for slots
+that it has got, until the map is on the disk. Clients that have to do with slots of which the map
+names another shard now learn that.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class ServedSlots:
         self._map: SlotRanges | None = None  # that of `owners`
         self._served: str | None = None  # the shard whose primary this node is
         self._hidden: frozenset[int] = frozenset()
+        self._gained: frozenset[int] = frozenset()  # by a map that is not on the disk yet
 
     def start(self, server: SlotServer, clients: Mapping[int, Any]) -> None:
         """The data is loaded."""
@@ -60,10 +62,14 @@ class ServedSlots:
         server.keyspace.on_slots_hidden = self._note_hidden
         self._note_hidden()
 
-    def note(self, slot_map: SlotRanges, shard: str, served: str | None) -> None:
-        """The map, the own shard, and that as whose primary this node serves; None: it does not."""
+    def note(
+        self, slot_map: SlotRanges, shard: str, served: str | None, *, is_kept: bool = True
+    ) -> None:
+        """The map, the own shard, and that as whose primary this node serves; None: it does not.
+        `is_kept`: this is on the disk. Until then, no slots are served that were not before."""
         is_same_map = slot_map == self._map
-        if is_same_map and served == self._served:
+        is_known = is_same_map and served == self._served and not (is_kept and self._gained)
+        if is_known or not (is_kept or served == self._served):
             return
         before, knew = self.owners, self._map is not None
         self._map, self._served = slot_map, served
@@ -71,12 +77,20 @@ class ServedSlots:
             self.owners = [""] * CLUSTER_SLOTS
             for first, last, name in slot_map.ranges:
                 self.owners[first : last + 1] = [name] * (last + 1 - first)
+        self._gained = frozenset() if is_kept else self._gained | self._gain(before)
         self._serve()
         if knew and shard and not is_same_map:
             pairs = zip(before, self.owners, strict=True)
             self._tell_clients(
                 {slot for slot, (old, new) in enumerate(pairs) if old == shard != new}
             )
+
+    def _gain(self, before: list[str]) -> frozenset[int]:
+        """The slots that the shard has got since these were the owners."""
+        pairs = zip(before, self.owners, strict=True)
+        return frozenset(
+            slot for slot, (old, new) in enumerate(pairs) if old != new == self._served
+        )
 
     @property
     def parked(self) -> int:
@@ -110,8 +124,9 @@ class ServedSlots:
 
     def _serve(self) -> None:
         own = {slot for slot, shard in enumerate(self.owners) if shard == self._served}
-        self._check.own(own - self._hidden)
-        leaving = own & self._hidden
+        waiting = self._hidden | self._gained
+        self._check.own(own - waiting)
+        leaving = own & waiting
         parking = self._check.parking
         if parking is None and leaving:
             assert self._server is not None

@@ -129,6 +129,7 @@ class Confirming:
         self._allows_reads = False
         self._is_to_show = False  # soon
         self.when_reads_are_shown: Callable[[], object] = lambda: None
+        self.when_confirmed: Callable[[], object] = lambda: None  # more frames
 
     # Orders
 
@@ -342,6 +343,7 @@ class Confirming:
             self.feeds.source.confirmed_seq = self.hold_point.seq
             self.executor.outbox.durable(self.persistence.commits.durable_seq)
             self.feeds.tell_confirmed()
+            self.when_confirmed()
 
     def confirmed(self, seq: int) -> None:
         """On a replica: its primary says that the frames up to this one are confirmed. They are

@@ -30,7 +30,7 @@ from tests.sim.seeds import Play, play_seeds
 from tests.sim.store_model import StoreState
 
 from millstream.commands.admin.cluster_peers import LastFrame, Reason
-from millstream.server.cluster.cluster_view import view_of
+from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.enrollment import AUTO, Enrollment
 from millstream.server.cluster.member_actions import (
     Action,
@@ -42,11 +42,14 @@ from millstream.server.cluster.member_actions import (
     ReadAgain,
     Rest,
     Write,
+    needs_disk,
 )
 from millstream.server.cluster.member_lease import MemberLease
 from millstream.server.cluster.member_service import CALM_MS, is_calm
 from millstream.server.cluster.membership import Member, Part
 from millstream.server.cluster.recollection import answer_of, describe
+from millstream.server.cluster.seen_keeping import LATER_S
+from millstream.server.cluster.slot_moves.move_rules import may_keep_later
 from millstream.server.cluster.store.records import (
     CONFIG,
     MAP,
@@ -279,6 +282,7 @@ class Run:
             self.member.seen = view_of(contents_of(1, node.disk.seen))
         self.seen = node.disk.seen  # later perhaps more than what is on the disk
         self.is_alive = True
+        self._is_to_write = False
         self._reads = self._newest_read = 0
         self.read()
         self._tick()
@@ -365,18 +369,30 @@ class Run:
                 return
             self.member.take(view, self.now_ms)
             if not self.member.is_store_old:
-                self.keep(contents)
+                self.keep(contents, view)
             self.enrollment.look()
 
         self.call(lambda store, now_s: store.read(), take)
 
-    def keep(self, contents: Contents) -> None:
-        """On the disk at once, or not at all."""
-        disk, wanted = self.node.disk, values_to_keep(contents, self.seen)
-        self.seen = wanted
+    def keep(self, contents: Contents, view: ClusterView) -> None:
+        """On the disk at once or a little later, or not at all."""
+        member, disk = self.member, self.node.disk
+        self.seen = values_to_keep(contents, self.seen)
+        names = self.seen.keys() | disk.seen.keys()
+        changed = [name for name in names if self.seen.get(name) != disk.seen.get(name)]
+        has_order = any(map(needs_disk, member.actions))
+        led_shard = member.shard if member.is_leading else ""
+        if not changed or has_order or not may_keep_later(changed, view, led_shard):
+            self.write_seen()
+        elif not self._is_to_write:
+            self._is_to_write = True
+            self.later(self.world.chance.uniform(0, 1000 * LATER_S), self.write_seen)
+
+    def write_seen(self) -> None:
+        disk, self._is_to_write = self.node.disk, False
         if self.world.chance.random() >= self.world.full_disks:
-            disk.seen = wanted
-        self.member.is_kept = disk.seen == wanted
+            disk.seen = self.seen
+        self.member.is_kept = disk.seen == self.seen
 
     def answer_seen(self) -> NodeAnswer:
         """As the command CLUSTER SEEN."""
@@ -387,6 +403,8 @@ class Run:
 
     def carry_out(self) -> None:
         actions = self.member.actions
+        if self._is_to_write and any(map(needs_disk, actions)):
+            self.write_seen()
         while actions:
             self._carry_out(actions.pop(0))
 

@@ -121,7 +121,7 @@ def test_a_store_with_an_earlier_step_is_not_believed() -> None:
     assert primary(world, "s1").run.member.is_store_old
     assert step_of(world) is Step.HANDING
     world._write(0)
-    world.pass_time(200)
+    world.pass_time(1000)
     assert len(world.confirmed) == 3
     assert world.recover([*world.nodes.values()])
     world.end()

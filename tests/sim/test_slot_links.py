@@ -8,6 +8,9 @@ from tests.sim.moving_fleet import MOVE, RANGES, MovingFleet, MovingNode, conten
 
 from millstream.errors import CommandError
 from millstream.server.cluster.slot_moves import slot_feed
+from millstream.server.cluster.slot_moves.arrivals import Arrivals
+from millstream.server.cluster.slot_moves.departures import MISSING_MAX, Departures
+from millstream.server.cluster.slot_moves.move_links import MoveLinks
 from millstream.server.cluster.slot_moves.slot_data import SlotData
 from millstream.server.cluster.slot_moves.slot_import import Phase, SlotImport
 from millstream.storage.keyspace.slot_ranges import Ranges
@@ -113,6 +116,47 @@ def test_a_hand_over_waits_for_a_full_disk_of_the_source(monkeypatch: pytest.Mon
     assert not fleet.leaving.has_left(MOVE)
     fleet.hand_over(7)
     fleet.judge()
+
+
+def test_a_copy_that_members_lack_is_not_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests would wait until they have it. The source knows only the size of its own frames."""
+    last_seq = 2**62
+    safe_seq = MoveLinks.safe_seq
+
+    def safe(links: MoveLinks) -> int:
+        is_target = links is fleet.target.moves
+        return min(safe_seq(links), last_seq) if is_target else safe_seq(links)
+
+    monkeypatch.setattr(MoveLinks, "safe_seq", safe)
+    fleet = MovingFleet(1)
+    fleet.begin()
+    fleet.until(lambda: fleet.arriving.progress(MOVE).copied_slots > 0)  # type: ignore[union-attr]
+    last_seq = fleet.target.persistence.commits.last_seq
+    fleet.until(lambda: fleet.phase() is Phase.FOLLOWING)
+    fleet.rest(500)
+    progress = fleet.arriving.progress(MOVE)
+    assert progress is not None
+    assert progress.missing_bytes is not None
+    assert progress.missing_bytes < MISSING_MAX
+    assert not fleet.arriving.is_close(MOVE)
+    last_seq = 2**62
+    assert fleet.arriving.is_close(MOVE)
+
+
+def test_a_hand_over_waits_for_disks_and_not_for_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = MovingFleet(1)
+    fleet.follow()
+    fleet.rest(300)
+    monkeypatch.setattr(Departures, "_look", lambda departures: None)
+    monkeypatch.setattr(Arrivals, "_look", lambda arrivals: None)
+    fleet.rest(50)
+    changes: list[bool] = []
+    fleet.arriving.on_change = lambda: changes.append(fleet.arriving.has_all(MOVE, 7))
+    fleet.allowed_round = 7
+    fleet.arriving.hand_over(MOVE, 7)
+    fleet.until(lambda: True in changes)
 
 
 def test_nothing_leaves_before_the_judge_allows_it() -> None:

@@ -53,6 +53,16 @@ class Arrivals:
         if self._by_move:
             self._look_later()
 
+    @property
+    def awaits_safety(self) -> bool:
+        """True if a hand-over waits until its frame is safe."""
+        return any(one.is_nearly_handed for one in self._by_move.values())
+
+    def look_at_hand_overs(self) -> None:
+        """More frames are safe."""
+        for one in list(self._by_move.values()):
+            one.look_at_hand_over()
+
     # What the judge orders
 
     def begin(self, order: MoveOrder) -> None:

@@ -171,6 +171,17 @@ class Departures:
         if self._by_client:
             self._look_later()
 
+    @property
+    def awaits_safety(self) -> bool:
+        """True if a hand-over waits until its frame is safe."""
+        return any(feed.is_leaving for feed in self._by_client.values())
+
+    def look_at_hand_overs(self) -> None:
+        """More frames are safe."""
+        for feed in list(self._by_client.values()):
+            if feed.is_leaving:
+                feed.pump()
+
     # The hand-over
 
     def _hand_over(self, feed: SlotFeed) -> None:

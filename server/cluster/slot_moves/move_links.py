@@ -40,12 +40,36 @@ class MoveLinks:
         self.leaving = Departures(parts)
         self.arriving = Arrivals(parts, secret, dial)
         self._refused: dict[str, str] = {}  # moves that cannot begin, and why
+        self._is_to_look = False
+        role.terms.confirming.when_confirmed = self._note_safe
+        role.persistence.commits.follow(self)
 
     def safe_seq(self) -> int:
         """The last frame that no election loses, and that is on the disk here."""
         on_disk_seq = self._role.persistence.commits.on_disk_seq
         return min(self._role.restrictions.safe_seq, on_disk_seq)
 
+    def _note_safe(self) -> None:
+        """More frames are safe: a hand-over continues at once, in a turn of its own."""
+        is_awaited = self.leaving.awaits_safety or self.arriving.awaits_safety
+        if is_awaited and not self._is_to_look:
+            self._is_to_look = True
+            self._role.machine.scheduler.call_soon(self._look_at_hand_overs)
+
+    def _look_at_hand_overs(self) -> None:
+        self._is_to_look = False
+        self.leaving.look_at_hand_overs()
+        self.arriving.look_at_hand_overs()
+
+    # What commits report
+
+    def durable(self, seq: int) -> None:
+        self._note_safe()
+
+    def synced(self) -> None:
+        self._note_safe()
+
+    def data_changed(self) -> None: ...
     def forget(self, client: Any) -> None:
         """A client has disconnected."""
         self.leaving.forget(client)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from millstream.server.cluster.cluster_view import ClusterView, Found
 from millstream.server.cluster.store.records import (
+    MAP,
+    MOVE,
     MOVED_RANGES_MAX,
     MoveRecord,
     SlotRanges,
@@ -93,6 +95,29 @@ def problem_of(move: str, found: Found[MoveRecord], view: ClusterView) -> str:
         if other != move and is_before and overlap(one.slots, record.slots):
             return f"the move {other} has some of the slots"
     return ""
+
+
+def may_keep_later(changed: Collection[str], view: ClusterView, led_shard: str) -> bool:
+    """True if a node need not have these changes of the store on its disk at once, because all of
+    them are about moves, and it does nothing because of them before they are there. `led_shard`:
+    the shard whose primary it is, or "".
+
+    The source has `handing` on its disk before the slots leave, and the target `moved` before it
+    serves them. The source may drop them after `done` was written."""
+    if any(name != MAP and not name.startswith(MOVE) for name in changed):
+        return False
+    for move in changed:
+        found = view.moves.get(move.removeprefix(MOVE))
+        if found is None:
+            continue
+        record = found.record
+        at_once = {
+            record.source: record.step not in (Step.MOVED, Step.DONE),
+            record.target: record.step not in (Step.HANDING, Step.DONE),
+        }
+        if at_once.get(led_shard):
+            return False
+    return True
 
 
 def are_moves_older(view: ClusterView, seen: ClusterView) -> bool:

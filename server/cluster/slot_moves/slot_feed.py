@@ -162,6 +162,11 @@ class SlotFeed:
         self._left = left
         self.pump()
 
+    @property
+    def is_leaving(self) -> bool:
+        """True if the target is to be told that the slots have left."""
+        return self._told_round < self._left.round
+
     # Sending
 
     def _send(self, data: bytes) -> None:
@@ -227,7 +232,7 @@ class SlotFeed:
             return self._end_batch() if sent_seq >= self._batch_seq else None
         if self._slots:
             self._pump_later()
-        elif self._told_round < self._left.round and sent_seq >= self._left.number:
+        elif self.is_leaving and sent_seq >= self._left.number:
             self._told_round = self._left.round
             return encode_left(self._left, term)
         return None

@@ -127,6 +127,7 @@ class SlotImport:
         self._recorded: deque[Recorded] = deque()
         self._recorded_seq = parts.persistence.commits.last_seq
         self._missing_bytes: int | None = None
+        self._copied_seq: int | None = None  # the frame here with which all slots are complete
         self._asked_round = 0
         self._last_slot = order.ranges[-1][1]
         self._heard_ms = self._acknowledged_ms = self._due_ms = self._now_ms()
@@ -136,6 +137,7 @@ class SlotImport:
             self._note_place(NO_PLACE)
         else:
             self.place = Place(known.history, known.number, known.copied)
+            self._note_copied()
         self._reached = self.place  # with what is applied and not recorded yet
         self._to_empty = self._slots_after(self.place.slot)
         self._log_reason = ""
@@ -144,10 +146,12 @@ class SlotImport:
 
     @property
     def is_close(self) -> bool:
-        """True if all slots are copied, and little is missing."""
-        missing = self._missing_bytes
-        is_copied = self._phase in (Phase.FOLLOWING, Phase.HANDED)
-        return is_copied and missing is not None and missing <= MISSING_MAX
+        """True if all slots are copied, no election here loses the copy, and little is missing. The
+        source counts only the bytes of its frames: of a copy, the members may lack much more."""
+        missing, copied_seq = self._missing_bytes, self._copied_seq
+        is_following = self._phase in (Phase.FOLLOWING, Phase.HANDED)
+        is_copied = copied_seq is not None and self._parts.safe_seq() >= copied_seq
+        return is_following and is_copied and missing is not None and missing <= MISSING_MAX
 
     def progress(self) -> Progress:
         copied = sum(1 for slot in slots_of(self.order.ranges) if slot <= self.place.slot)
@@ -204,6 +208,17 @@ class SlotImport:
                 self._connect()
         elif self._connection is not None and now_ms - self._heard_ms > SILENCE_MS:
             self._lose(f"no data was received for {SILENCE_MS // 1000} seconds")
+        self.look_at_hand_over()
+
+    @property
+    def is_nearly_handed(self) -> bool:
+        """True if the slots have left, but an election here might lose something of them."""
+        return self.handed is not None and not self._was_safe
+
+    def look_at_hand_over(self) -> None:
+        """More frames may be safe."""
+        if self._is_ended or self.problem:
+            return
         is_safe = self.handed is not None and self.is_safe
         if is_safe and not self._was_safe:
             self._on_change()
@@ -426,7 +441,14 @@ class SlotImport:
         self.place = self._reached = place
         commits.flush_tick()
         self._recorded_seq = commits.last_seq
+        self._note_copied()
         self._recorded.append(Recorded(commits.last_seq, place.number))
+
+    def _note_copied(self) -> None:
+        if self.place.slot < self._last_slot:
+            self._copied_seq = None
+        elif self._copied_seq is None:
+            self._copied_seq = self._recorded_seq
 
     def fail(self, problem: str) -> None:
         """The move cannot be completed."""

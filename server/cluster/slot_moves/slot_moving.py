@@ -52,12 +52,16 @@ class SlotMoving:
         member, judge = service.member, self.judge
         member.moves = judge
         links.leaving.may_copy = lambda move: judge.refusal_to_copy(member, move)
-        links.leaving.may_leave = lambda move, revision: judge.may_leave(member, move, revision)
+        links.leaving.may_leave = self._may_leave
         links.arriving.on_change = service.look
 
     def stop(self) -> None:
         """The server stops."""
         self._changes.stop()
+
+    def _may_leave(self, move: str, revision: int) -> bool:
+        service = self._service
+        return not service.is_writing and self.judge.may_leave(service.member, move, revision)
 
     # State
 

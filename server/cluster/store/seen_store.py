@@ -65,14 +65,18 @@ class SeenStore:
         self.revision = found.revision
         return found
 
-    def keep(self, contents: Contents) -> bool:
-        """Write what has changed; on return it is on the disk. If that fails, the log says so, the
-        result is false, and the next call tries again."""
-        kept = values_to_keep(contents, self.values or {})
+    def note(self, contents: Contents) -> frozenset[str]:
+        """Remember these contents; the names of what is to be written because of them."""
+        kept, written = values_to_keep(contents, self.values or {}), self._kept or {}
         self.values, self.revision = kept, contents.revision
-        if kept == self._kept:
-            return True
-        data = encode_seen(self.cluster, contents.revision, kept)
+        names = kept.keys() | written.keys()
+        return frozenset(name for name in names if kept.get(name) != written.get(name))
+
+    def write(self) -> bool:
+        """Write what was noted last; on return it is on the disk. If that fails, the log says so,
+        and the result is false. On any thread, as long as nothing is noted meanwhile."""
+        kept = self.values or {}
+        data = encode_seen(self.cluster, self.revision, kept)
         try:
             replace_file(self._path, data, mode=0o600)
         except OSError as problem:

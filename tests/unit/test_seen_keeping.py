@@ -1,0 +1,149 @@
+"""A thread writes what a node has seen in the store, at once or for several changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.resp import Simple
+from tests.unit.test_slot_parking import KEY, OTHER, SLOT, Node, waits
+
+from millstream.server.cluster import seen_keeping
+from millstream.server.cluster.cluster_view import Found
+from millstream.server.cluster.seen_keeping import SeenKeeping
+from millstream.server.cluster.served_slots import ServedSlots
+from millstream.server.cluster.slot_moves.move_rules import may_keep_later
+from millstream.server.cluster.store.records import MoveRecord, SlotRanges, Step
+from millstream.server.execution.pubsub import PubSub
+from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
+
+EVERYTHING = (0, CLUSTER_SLOTS - 1)
+OK, MOVED = Simple("OK"), f"MOVED {SLOT} there:1"
+
+
+class Disk:
+    """Has what is written: that which was noted last. `error`: it fails."""
+
+    def __init__(self) -> None:
+        self.noted = ""
+        self.written: list[str] = []
+        self.error: Exception | None = None
+
+    def write(self) -> bool:
+        if self.error is not None:
+            raise self.error
+        self.written.append(self.noted)
+        return True
+
+
+class Keeper:
+    def __init__(self) -> None:
+        self.disk: Any = Disk()
+        self.tasks: list[asyncio.Task[None]] = []
+        self.done: list[tuple[bool, bool]] = []
+        self.keeping = SeenKeeping(self.disk, self.spawn, self.note)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(asyncio.ensure_future(work))
+
+    def note(self, done: bool) -> None:
+        self.done.append((done, self.keeping.is_writing))
+
+
+def test_changes_that_may_wait_are_written_together() -> None:
+    async def play() -> None:
+        keeper = Keeper()
+        keeping, disk = keeper.keeping, keeper.disk
+        for disk.noted in ("handing", "moved"):
+            keeping.write_later()
+            await asyncio.sleep(0)
+            assert not keeping.is_writing
+        disk.noted = "done"
+        keeping.hurry()
+        assert keeping.is_writing
+        await asyncio.gather(*keeper.tasks)
+        assert (disk.written, keeper.done) == (["done"], [(True, False)])
+        keeping.hurry()  # nothing waits
+        assert not keeping.is_writing
+        disk.error = ValueError("broken")
+        keeping.write_now()
+        with pytest.raises(ValueError, match="broken"):
+            await keeper.tasks[-1]
+        assert not keeping.is_writing
+        disk.error = None
+        keeping.write_later()
+        await asyncio.sleep(0)
+        keeping.stop()
+        assert len(disk.written) == 2
+        keeper.tasks[-1].cancel()
+
+    asyncio.run(play())
+
+
+def test_what_waits_is_written_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen_keeping, "LATER_S", 0)
+
+    async def play() -> None:
+        keeper = Keeper()
+        keeper.keeping.write_later()
+        await asyncio.gather(*keeper.tasks)
+        assert keeper.done == [(True, False)]
+
+    asyncio.run(play())
+
+
+def test_who_may_write_a_step_of_a_move_later() -> None:
+    def later(step: Step, shard: str) -> bool:
+        record = MoveRecord(((0, 5),), "from", "to", step, 1)
+        view: Any = SimpleNamespace(moves={"1": Found(record, 1, 0)})
+        assert not may_keep_later({"move/1", "shard/from"}, view, shard)
+        assert may_keep_later({"move/2", "map"}, view, shard)
+        return may_keep_later({"move/1", "map"}, view, shard)
+
+    assert {step for step in Step if later(step, "from")} == {Step.MOVED, Step.DONE}
+    assert {step for step in Step if later(step, "to")} == {Step.HANDING, Step.DONE}
+    assert all(later(step, shard) for step in Step for shard in ("", "other"))
+
+
+def serving(node: Node) -> ServedSlots:
+    served = ServedSlots(node.slots, node.foreign_slot, lambda: 2000)
+    server: Any = SimpleNamespace(
+        executor=node.executor, keyspace=node.keyspace, pubsub=PubSub(node.executor.push_encoded)
+    )
+    served.start(server, {})
+    return served
+
+
+def test_slots_that_a_map_gives_are_served_once_it_is_written() -> None:
+    node = Node()
+    served = serving(node)
+    parts = ((0, SLOT - 1, "s1"), (SLOT, SLOT, "s2"), (SLOT + 1, CLUSTER_SLOTS - 1, "s1"))
+    served.note(SlotRanges(1, parts), "s1", "s1")
+    player, waiting = node.player(), node.player()
+    assert MOVED in str(player.call(f"SET {KEY} 1"))
+    everything = SlotRanges(2, ((*EVERYTHING, "s1"),))
+    for _ in range(2):
+        served.note(everything, "s1", "s1", is_kept=False)
+        waiting.send(f"SET {KEY} 1")
+        assert waits(waiting)
+    assert player.call(f"SET {OTHER} 1") == OK
+    served.note(everything, "s1", "s1")
+    node.settle()
+    assert [waiting.read(), waiting.read()] == [OK, OK]
+    served.note(SlotRanges(3, ((*EVERYTHING, "s2"),)), "s1", "s1", is_kept=False)
+    assert MOVED in str(player.call(f"SET {KEY} 1"))  # what has left is not served any more
+
+
+def test_a_new_primary_serves_nothing_before_that_is_written() -> None:
+    node = Node()
+    served = serving(node)
+    everything = SlotRanges(1, ((*EVERYTHING, "s1"),))
+    served.note(everything, "s1", None)
+    served.note(everything, "s1", "s1", is_kept=False)
+    player = node.player()
+    assert MOVED in str(player.call(f"SET {KEY} 1"))
+    served.note(everything, "s1", "s1")
+    assert player.call(f"SET {KEY} 1") == OK
