@@ -387,8 +387,7 @@ class Client(asyncio.Protocol):
         for change in list(self._subscriptions.change(row.name, words, node)):
             if change.node in self._host.nodes.failed:
                 change.undo()
-                if not self._sending.repeat_later(again, until_s):
-                    self._answer(self._host.nodes.unreachable(change.node))
+                self._sending.repeat_or_fail(change.node, again, self._answer, until_s)
                 continue
             upstream = self._sending.upstream(change.node)
             upstream.has_messages = True

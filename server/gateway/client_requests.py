@@ -252,9 +252,9 @@ class Sending:
                 call.raw, call.again, call.until_s = raw, again, until_s
             self.upstream(node).send(raw, call)
             return
-        self._repeat_or_fail(node, again, take, until_s)
+        self.repeat_or_fail(node, again, take, until_s)
 
-    def _repeat_or_fail(
+    def repeat_or_fail(
         self, node: int, again: Again, fail: Callable[[bytes], object], until_s: float
     ) -> None:
         """The node cannot be asked at present: `again` is called later, or `fail` with the
@@ -355,7 +355,7 @@ class Sending:
             return
         if node in self._host.nodes.failed:
             again = partial(self._send_again, answer, raw)
-            self._repeat_or_fail(node, again, complete, until_s)
+            self.repeat_or_fail(node, again, complete, until_s)
             return
         upstream = self.upstream(node)
         run = Run(upstream, 1, until_s=until_s)

@@ -74,9 +74,9 @@ class Gate:
     def __init__(self, retry_s: float = 0) -> None:
         self.upstreams: dict[int, NodeConnection] = {}
         self.wires: dict[int, Wire] = {}
-        host = Host(retry_s)
-        self.nodes = host.nodes
-        self.client = Client(host)
+        self.host = Host(retry_s)
+        self.nodes = self.host.nodes
+        self.client = Client(self.host)
         self.wire = Wire()
         self.client.connection_made(self._as_transport(self.wire))
 

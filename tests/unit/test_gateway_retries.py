@@ -281,3 +281,39 @@ def test_a_refused_watch_leaves_the_client_free(
         assert gate.wire.taken() == b"+OK\r\n"
 
     check(one)
+
+
+def refused_subscription(gate: Gate) -> tuple[int, list[tuple[int, bytes]]]:
+    """Ask a gate for a channel of a node that cannot be reached; the node, and what the map was
+    told."""
+    told: list[tuple[int, bytes]] = []
+    gate.nodes.note_refusal = lambda node, error: told.append((node, error))  # type: ignore[method-assign]
+    node = node_of(gate, "a")
+    gate.nodes.failed.add(node)
+    gate.ask("SSUBSCRIBE a")
+    return node, told
+
+
+def test_a_subscription_at_a_failed_node_looks_at_the_map(
+    check: Callable[[Check], None],
+) -> None:
+    """Without etcd, only that finds the new primary."""
+
+    async def one(gate: Gate) -> None:
+        node, told = refused_subscription(gate)
+        assert told == [(node, gate.nodes.unreachable(node))]
+        gate.nodes.failed.clear()
+        gate.client.repeat_now()
+        assert gate.wires[node].taken() == request("SSUBSCRIBE a")
+        assert gate.host.unserved == 0
+
+    check(one)
+
+
+def test_a_subscription_that_is_not_sent_again_is_counted() -> None:
+    gate = Gate()
+    node, told = refused_subscription(gate)
+    error = gate.nodes.unreachable(node)
+    assert told == [(node, error)]
+    assert gate.wire.taken() == error
+    assert gate.host.unserved == 1
