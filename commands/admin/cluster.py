@@ -516,8 +516,9 @@ def cluster_migration(ctx: Context[ClusterHost], args: Args) -> object:
     for the move with this ID, or for each move to and from this shard: `id`, `slots`, `source` and
     `dest` (the primaries), `operation` (import or migrate), `state` (planned, copying, handing,
     moved, completed, canceled, failed), `last_error`, `retries`, the times `create_time`,
-    `start_time` and `end_time`, and `write_pause_ms`, for which the slots were not served. Only
-    nodes of clusters in etcd move slots.
+    `start_time` and `end_time`, and `write_pause_ms`, for which the slots were not served. Of the
+    moves to each shard, the last 32 that have ended are kept. Only nodes of clusters in etcd move
+    slots.
     """
     moving = _node(ctx).moving
     if moving is None:
