@@ -43,7 +43,6 @@ from millstream.client.core.decoding import read_reply
 from millstream.client.core.reads_and_waits import block_s, is_read
 from millstream.client.core.repeating import (
     LIMIT_TRIES,
-    NOT_SERVED,
     ReadRepeats,
     RefusedRepeats,
     is_too_long,
@@ -53,6 +52,7 @@ from millstream.client.core.words import check_length, text
 from millstream.client.errors import Sealed, refusal
 from millstream.client.queued import QueuedCommands
 from millstream.client.records import T
+from millstream.remote import NOT_SERVED
 
 
 @overload

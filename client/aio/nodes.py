@@ -8,13 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 import redis.asyncio
-from redis.exceptions import (
-    ClusterDownError,
-    MovedError,
-    RedisError,
-    ResponseError,
-)
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import MovedError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client import redis_py
@@ -22,6 +17,7 @@ from millstream.client.aio.interruptible import make_interruptible
 from millstream.client.core.cluster_nodes import (
     FOUND,
     NODES,
+    UNANSWERED,
     ClusterNodes,
     Gathered,
     first_moved,
@@ -245,7 +241,7 @@ async def execute_at_once(pipe: Any, execute: Any, *, raise_on_error: bool) -> l
             replies: list[Any] = await execute(raise_on_error)
         except MovedError as error:
             moved = error
-        except (RedisConnectionError, RedisTimeoutError, ClusterDownError):
+        except UNANSWERED:
             note_lost(pipe, nodes)
             raise
         else:
@@ -271,7 +267,7 @@ async def watch_at_node(pipe: Any, send: Any, words: Sequence[Any]) -> Any:
             return await send()
         except MovedError as error:
             moved = error
-        except (RedisConnectionError, RedisTimeoutError, ClusterDownError):
+        except UNANSWERED:
             note_lost(pipe, nodes)
             raise
         await pipe.reset()

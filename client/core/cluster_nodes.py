@@ -17,6 +17,8 @@ from redis.exceptions import (
     ReadOnlyError,
     ResponseError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client.core.reads_and_waits import sent_words
 from millstream.client.core.steps import Answer, Ask, Clock, Command
@@ -28,6 +30,8 @@ NODES: Final = "_cluster_nodes"
 FOUND: Final = "_is_of_cluster"
 """The attribute of a client whose server has said that it is a node, while it has no map."""
 SEVERAL = "the keys of the request are on several nodes of the cluster"
+UNANSWERED: Final = (RedisConnectionError, RedisTimeoutError, ClusterDownError)
+"""The errors after which a node counts as one that does not answer."""
 WAIT_ENDED: Final = "UNBLOCKED force"
 """The error of a read that waited at a primary when it became a replica."""
 RENEW_S = 1.0

@@ -7,14 +7,11 @@ from typing import Any, TypeVar
 
 from redis.exceptions import (
     AuthenticationError,
-    ClusterDownError,
     MasterDownError,
-    MovedError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     ResponseError,
-    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -23,6 +20,7 @@ from millstream.backoff import Backoff
 from millstream.client.core import requests
 from millstream.client.core.steps import Answer, Ask, Call, Clock, Command, Sleep, Steps, Together
 from millstream.client.core.words import check_length, is_long
+from millstream.remote import NOT_SERVED
 
 R = TypeVar("R")
 
@@ -36,7 +34,6 @@ LIMIT_TRIES = 2
 READ_FIRST_S = 0.02
 TEMPORARY = ("MISCONF", "STALLED", "NOREPLICAS", "BUSY ")
 """Codes of errors that may end."""
-NOT_SERVED = (ClusterDownError, MovedError, TryAgainError)
 TEMPORARY_CLASSES = (*NOT_SERVED, MasterDownError, OutOfMemoryError, ReadOnlyError)
 """Others, whose codes redis-py leaves out."""
 

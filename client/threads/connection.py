@@ -21,7 +21,6 @@ from millstream.client.core.decoding import read_reply
 from millstream.client.core.reads_and_waits import block_s, is_read
 from millstream.client.core.repeating import (
     LIMIT_TRIES,
-    NOT_SERVED,
     ReadRepeats,
     RefusedRepeats,
     is_too_long,
@@ -53,6 +52,7 @@ from millstream.client.threads.schedules import scheduled as scheduled_entries
 from millstream.client.threads.stream import stream as new_stream
 from millstream.client.threads.worker import worker as new_worker
 from millstream.client.threads.writer import writer as new_writer
+from millstream.remote import NOT_SERVED
 
 
 @overload

@@ -9,19 +9,15 @@ from contextlib import suppress
 from typing import Any
 
 import redis
-from redis.exceptions import (
-    ClusterDownError,
-    MovedError,
-    RedisError,
-    ResponseError,
-)
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import MovedError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from millstream.client import redis_py
 from millstream.client.core.cluster_nodes import (
     FOUND,
     NODES,
+    UNANSWERED,
     ClusterNodes,
     Gathered,
     first_moved,
@@ -246,7 +242,7 @@ def execute_at_once(pipe: Any, execute: Any, *, raise_on_error: bool) -> list[An
             replies: list[Any] = execute(raise_on_error)
         except MovedError as error:
             moved = error
-        except (RedisConnectionError, RedisTimeoutError, ClusterDownError):
+        except UNANSWERED:
             note_lost(pipe, nodes)
             raise
         else:
@@ -272,7 +268,7 @@ def watch_at_node(pipe: Any, send: Any, words: Sequence[Any]) -> Any:
             return send()
         except MovedError as error:
             moved = error
-        except (RedisConnectionError, RedisTimeoutError, ClusterDownError):
+        except UNANSWERED:
             note_lost(pipe, nodes)
             raise
         pipe.reset()

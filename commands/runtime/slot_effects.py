@@ -172,7 +172,7 @@ def import_payload(keyspace: Keyspace, effects: Effects, payload: bytes) -> None
     effects.record_payload(payload)
 
 
-def empty_some(keyspace: Keyspace, effects: Effects, slot: int, most: int = 2000) -> bool:
+def empty_some(keyspace: Keyspace, effects: Effects, slot: int, most: int) -> bool:
     """Delete at most this number of keys of a slot, before it is copied again; False when none is
     left."""
     db = keyspace.databases[0]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -77,6 +77,14 @@ class Failure(CliError):
         return self._outcome
 
 
+def check_option(text: str) -> Callable[[Any], Any]:
+    """--check, with this help."""
+    return click.option(
+        "--check", "level", type=click.Choice(["all", "files", "none"]), default="all",
+        show_default=True, help=text,
+    )  # fmt: skip
+
+
 stream_option = click.option(
     "--stream", metavar="KEY", help="Only this stream, with its groups and everything else of it."
 )
@@ -119,14 +127,9 @@ class Options:
     metavar="N",
     help="DEST is a folder of dated backups: add one, and remove all but the newest N.",
 )
-@click.option(
-    "--check",
-    "level",
-    type=click.Choice(["all", "files", "none"]),
-    default="all",
-    show_default=True,
-    help="Check the copy as `millstream check` does; loading all of it takes as much memory as a "
-    "server, checking the files does not.",
+@check_option(
+    "Check the copy as `millstream check` does; loading all of it takes as much memory as a "
+    "server, checking the files does not."
 )
 @timeout_option("How long the server may send nothing.")
 @stream_option
@@ -205,6 +208,17 @@ def _in_words(make: Callable[[], Any]) -> Any:
         raise Failure(Outcome.DESTINATION, str(error)) from None
 
 
+@contextmanager
+def destination_errors(final: Path) -> Iterator[None]:
+    """Failure if the block cannot use the destination, or its disk is full."""
+    try:
+        yield
+    except Unusable as error:
+        raise Failure(Outcome.DESTINATION, str(error)) from None
+    except OSError as error:
+        raise Failure(Outcome.DESTINATION, f"{final}: {error.strerror or error}") from None
+
+
 def require_outside(source: Path, final: Path) -> None:
     """Failure if the destination is in the source, which would change it."""
     if final.resolve().is_relative_to(source.resolve()):
@@ -232,19 +246,14 @@ def write_copy(
     begun_s = time.monotonic()
     destination: Destination = _in_words(prepare)
     final = destination.final
-    try:
-        with destination.discarded_on_error():
-            copied, facts = copy(destination.disk)
-            report = _check(destination.disk, level)
-            facts = {**facts, **_measured(final, copied, report, level)}
-            facts["seconds"] = round(time.monotonic() - begun_s, 3)
-            if is_described:
-                destination.describe(facts)
-            destination.publish()
-    except OSError as error:
-        raise Failure(Outcome.DESTINATION, f"{final}: {error.strerror or error}") from None
-    except Unusable as error:
-        raise Failure(Outcome.DESTINATION, str(error)) from None
+    with destination_errors(final), destination.discarded_on_error():
+        copied, facts = copy(destination.disk)
+        report = _check(destination.disk, level)
+        facts = {**facts, **_measured(final, copied, report, level)}
+        facts["seconds"] = round(time.monotonic() - begun_s, 3)
+        if is_described:
+            destination.describe(facts)
+        destination.publish()
     if copied.torn_bytes:
         click.echo(
             f"millstream: the journal of {facts['source']} has a torn end:"

@@ -18,12 +18,12 @@ from millstream.errors import StartError, printable
 from millstream.server.backup.backup_cli import Failure, Outcome, copy_of_directory, copy_of_server
 from millstream.server.backup.sources import Copied
 from millstream.server.cluster.cluster_backup import ShardState
-from millstream.server.cluster.cluster_view import ClusterView, view_of
+from millstream.server.cluster.cluster_view import ClusterView, by_number, view_of
 from millstream.server.cluster.slot_map import Shard, SlotMap, read_map
 from millstream.server.cluster.store.records import BACKUP_LOCK, USERS, Step
 from millstream.server.cluster.store.store import Change, Compare, Store
 from millstream.server.cluster.store.store_opening import StoreSettings
-from millstream.server.cluster.store_cli import by_number, run_with_store
+from millstream.server.cluster.store_cli import run_with_store
 from millstream.server.cluster.unix_sockets import ask_supervisor
 from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.repair.destination import USERS_NAME

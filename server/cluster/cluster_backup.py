@@ -20,17 +20,12 @@ from typing import Any, NamedTuple, Protocol
 
 from millstream import __version__
 from millstream.errors import DataError
-from millstream.server.backup.backup_cli import Failure, Outcome, write_copy
+from millstream.server.backup.backup_cli import Failure, Outcome, destination_errors, write_copy
 from millstream.server.backup.sources import Copied
-from millstream.server.cluster.store_cli import by_number
+from millstream.server.cluster.cluster_view import by_number
 from millstream.server.config.file_replacement import replace_file
 from millstream.server.repair.backup_description import directory_id
-from millstream.server.repair.destination import (
-    CLUSTER_BACKUP,
-    USERS_NAME,
-    Destination,
-    Unusable,
-)
+from millstream.server.repair.destination import CLUSTER_BACKUP, USERS_NAME, Destination
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
 
@@ -97,7 +92,7 @@ class Source(Protocol):
 def back_up(source: Source, final: Path, level: str) -> list[dict[str, Any]]:
     """Write a backup; the facts about each shard. CliError if that is impossible, and then there
     is no backup. `level`: how much of each copy is checked."""
-    try:
+    with destination_errors(final):
         destination = Destination(final)
         with destination.discarded_on_error(), source.held():
             found = [_copy(source, shard, destination.folder, level) for shard in source.shards()]
@@ -108,10 +103,6 @@ def back_up(source: Source, final: Path, level: str) -> list[dict[str, Any]]:
             shards = tuple(shard for shard, _ in found)
             _describe(destination.folder, ClusterBackup(source.name, source.epoch, shards))
             destination.publish()
-    except Unusable as problem:
-        raise Failure(Outcome.DESTINATION, str(problem)) from None
-    except OSError as problem:
-        raise Failure(Outcome.DESTINATION, f"{final}: {problem.strerror or problem}") from None
     return [facts for _, facts in found]
 
 

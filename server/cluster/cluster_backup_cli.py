@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from millstream.errors import counted
-from millstream.server.backup.backup_cli import CODES
+from millstream.server.backup.backup_cli import CODES, check_option
 from millstream.server.cluster.backup_sources import MachineSource, StoredSource, map_in
 from millstream.server.cluster.cluster_backup import Source, back_up
 from millstream.server.cluster.cluster_restoring import Size, restore_cluster, shown
@@ -26,12 +26,10 @@ FOLDER = click.Path(path_type=Path)
 @store_options
 @url_option
 @timeout_option("How long a node may send nothing.")
-@click.option(
-    "--check", "level", type=click.Choice(["all", "files", "none"]), default="all",
-    show_default=True,
-    help="Check each copy as `millstream check` does; loading all of a shard takes as much memory "
-    "as its server, checking the files does not.",
-)  # fmt: skip
+@check_option(
+    "Check each copy as `millstream check` does; loading all of a shard takes as much memory as "
+    "its server, checking the files does not."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def backup(
     final: Path,

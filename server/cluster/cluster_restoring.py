@@ -19,6 +19,7 @@ from millstream.server.backup.backup_cli import (
     Failure,
     Outcome,
     copy_of_directory,
+    destination_errors,
     require_outside,
     write_copy,
 )
@@ -41,7 +42,7 @@ from millstream.server.cluster.store.store_opening import StoreSettings
 from millstream.server.cluster.store_cli import NAME_TAKEN, require_enough, run_with_store
 from millstream.server.config.file_replacement import replace_file
 from millstream.server.repair.backup_description import directory_id
-from millstream.server.repair.destination import USERS_NAME, Destination, Unusable
+from millstream.server.repair.destination import USERS_NAME, Destination
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import load_manifest, store_manifest
 
@@ -75,31 +76,28 @@ def restore_cluster(
 ) -> list[RestoredNode]:
     """Make the new cluster; its nodes. CliError if that is impossible, and then there is none."""
     try:
-        backup = read_backup(source)
-        users = _users_in(source)
-        if settings is None:
-            plan = _plan_of_machine(backup)
-        else:
-            plan = _plan_of_store(backup, size, users)
-            run_with_store(settings, _require_free)
-        require_outside(source, out)
-        destination = Destination(out)
-        with destination.discarded_on_error():
-            for shard in backup.shards:
-                _check(source / shard.state.name, shard.directory)
-            for node in plan.nodes:
-                _copy(source / node.shard, destination.folder / node.folder, node.node)
-            if plan.map is not None:
-                if users is not None:
-                    replace_file(destination.folder / USERS_NAME, users, mode=0o600)
-                write_map(destination.folder, plan.map)
-            destination.publish()
+        with destination_errors(out):
+            backup = read_backup(source)
+            users = _users_in(source)
+            if settings is None:
+                plan = _plan_of_machine(backup)
+            else:
+                plan = _plan_of_store(backup, size, users)
+                run_with_store(settings, _require_free)
+            require_outside(source, out)
+            destination = Destination(out)
+            with destination.discarded_on_error():
+                for shard in backup.shards:
+                    _check(source / shard.state.name, shard.directory)
+                for node in plan.nodes:
+                    _copy(source / node.shard, destination.folder / node.folder, node.node)
+                if plan.map is not None:
+                    if users is not None:
+                        replace_file(destination.folder / USERS_NAME, users, mode=0o600)
+                    write_map(destination.folder, plan.map)
+                destination.publish()
     except DataError as problem:
         raise Failure(Outcome.REFUSED, str(problem)) from None
-    except Unusable as problem:
-        raise Failure(Outcome.DESTINATION, str(problem)) from None
-    except OSError as problem:
-        raise Failure(Outcome.DESTINATION, f"{out}: {problem.strerror or problem}") from None
     if settings is not None:
         run_with_store(settings, lambda store: _write(store, plan.records, out))
     return plan.nodes

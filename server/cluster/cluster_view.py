@@ -104,3 +104,8 @@ def _found(contents: Contents, kind: str, record: type[Record]) -> dict[str, Fou
             decoded = decode(record, value.data, name)
             found[name.removeprefix(kind)] = Found(decoded, value.version, value.lease)
     return found
+
+
+def by_number(shard: str) -> tuple[int, str]:
+    """The key by which names of shards are sorted: s10 comes after s9."""
+    return len(shard), shard

@@ -11,7 +11,7 @@ import click
 
 from millstream.cli_error import CliError
 from millstream.errors import counted
-from millstream.server.cluster.cluster_view import ClusterView, view_of
+from millstream.server.cluster.cluster_view import ClusterView, by_number, view_of
 from millstream.server.cluster.reshaping import reshaped
 from millstream.server.cluster.slot_map import even_ranges, new_id
 from millstream.server.cluster.slot_moves.move_rules import ENDED, shown_slots
@@ -181,11 +181,6 @@ def _waiting(view: ClusterView) -> list[dict[str, Any]]:
     """The nodes that run and are members of no shard."""
     names = sorted(node for node in view.nodes if view.shard_of(node) is None)
     return [_member(node, view, "") for node in names]
-
-
-def by_number(name: str) -> tuple[int, str]:
-    """s10 comes after s9."""
-    return len(name), name
 
 
 def _member(node: str, view: ClusterView, primary: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable, Mapping
 
 from millstream.server.clients import LOOPBACK
-from millstream.server.cluster.cluster_view import ClusterView, addresses_after, view_of
+from millstream.server.cluster.cluster_view import ClusterView, addresses_after, by_number, view_of
 from millstream.server.cluster.store.records import NodeRecord, RecordError, ShardRecord
 from millstream.server.cluster.store.store import Contents, Refused, Store, Unreachable
 from millstream.server.cluster.store.store_follower import StoreFollower
@@ -116,7 +116,7 @@ class StoredNodes:
 
     def _update(self) -> None:
         """Give each slot its node, and each shard the address of its primary."""
-        nodes = {name: self._node_named(name) for name in sorted(self._shards, key=_numbered)}
+        nodes = {name: self._node_named(name) for name in sorted(self._shards, key=by_number)}
         slots = [NOBODY] * CLUSTER_SLOTS
         for first, last, shard in self._ranges:
             if shard in nodes:
@@ -224,8 +224,3 @@ class StoredNodes:
                     if node in shard.members:
                         return self._node_named(name)
         return self._node_named(f"{address[0]}:{address[1]}")
-
-
-def _numbered(name: str) -> tuple[int, str]:
-    """s10 comes after s9."""
-    return len(name), name

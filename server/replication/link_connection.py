@@ -19,6 +19,7 @@ from millstream.server.config.directives import Config
 from millstream.server.durability.data_files import in_words
 from millstream.server.durability.persistence import Persistence
 from millstream.server.replication.link_protocol import LinkProtocol, Opening
+from millstream.server.replication.link_transport import LinkTransport
 from millstream.server.replication.name_lookup import look_up
 from millstream.storage.files.journal_writer import PAYLOAD_MAX
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -65,33 +66,25 @@ def why_lost(error: Exception | None, uses_tls: bool, unanswered: bool) -> str:
     return "it was closed without an answer; a port with TLS needs tls-replication yes"
 
 
-class LinkConnection:
-    """An asyncio protocol. `is_over`: bytes that still arrive are ignored."""
+class LinkConnection(LinkTransport):
+    """An asyncio protocol."""
 
     def __init__(self, owner: Owner, protocol: LinkProtocol, uses_tls: bool) -> None:
+        super().__init__()
         self.protocol = protocol
-        self.transport: asyncio.Transport | None = None
         self._owner = owner
         self._uses_tls = uses_tls
-        self._is_paused = False
-        self.is_over = False
         self.received_bytes = self.sent_bytes = 0
         self.client: PrimaryClient | None = None
 
     def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        if self.is_over:
-            transport.abort()
-        else:
-            self.flush()
+        super().connection_made(transport)
+        self.flush()
 
     def data_received(self, data: bytes) -> None:
         if not self.is_over:
             self.received_bytes += len(data)
             self._owner.receive(self, data)
-
-    def eof_received(self) -> bool:
-        return False
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.is_over:
@@ -121,27 +114,12 @@ class LinkConnection:
             self._owner.lost(self, reason)
             self.end()
 
-    def read_more(self, wanted: bool) -> None:
-        """Pause or resume reading."""
-        if self.transport is None or wanted is not self._is_paused or self.is_over:
-            return
-        self._is_paused = not wanted
-        if wanted:
-            self.transport.resume_reading()
-        else:
-            self.transport.pause_reading()
-
     def finish(self) -> None:
         """End the connection after everything is sent."""
         self.flush()
         self.is_over = True
         if self.transport is not None:
             self.transport.close()
-
-    def end(self) -> None:
-        self.is_over = True
-        if self.transport is not None:
-            self.transport.abort()
 
 
 class PrimaryClient(Session):

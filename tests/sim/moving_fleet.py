@@ -22,7 +22,7 @@ from millstream.server.cluster.slot_moves.arrivals import Arrivals
 from millstream.server.cluster.slot_moves.departures import Departures
 from millstream.server.cluster.slot_moves.move_data import SourceNode
 from millstream.server.cluster.slot_moves.move_links import MoveLinks
-from millstream.server.cluster.slot_moves.slot_import import Phase
+from millstream.server.cluster.slot_moves.slot_import import Phase, SlotImport
 from millstream.server.cluster.store.records import SlotRanges
 from millstream.server.execution.pubsub import PubSub
 from millstream.server.execution.slot_check import SlotCheck
@@ -179,10 +179,15 @@ class MovingFleet(TermsFleet):
         source = SourceNode(id_of_node(0), "fleet", self.source.port, self.terms[0])
         self.target.moves.begin(MOVE, RANGES, "s1", source)
 
+    @property
+    def arrival(self) -> SlotImport | None:
+        """The move at its target; None: it was not begun in this run."""
+        return self.arriving._by_move.get(MOVE)
+
     def phase(self) -> Phase | None:
-        progress = self.arriving.progress(MOVE)
-        assert progress is None or not progress.problem, progress
-        return None if progress is None else progress.phase
+        found = self.arrival
+        assert found is None or not found.problem, found.problem
+        return None if found is None else found._phase
 
     def restart(self, node: MovingNode, disk: FakeDisk) -> None:
         """A new run of a server, in its next term."""
@@ -214,7 +219,7 @@ class MovingFleet(TermsFleet):
                 return
             self.chance.choices(events, weights)[0]()
             assert not self.broken, self.broken
-        raise AssertionError(f"not reached: {self.arriving.progress(MOVE)}")
+        raise AssertionError(f"not reached: the move is {self.phase()}")
 
     def follow(self) -> None:
         self.until(self._is_following)

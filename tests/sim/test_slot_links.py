@@ -130,14 +130,13 @@ def test_a_copy_that_members_lack_is_not_close(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(MoveLinks, "safe_seq", safe)
     fleet = MovingFleet(1)
     fleet.begin()
-    fleet.until(lambda: fleet.arriving.progress(MOVE).copied_slots > 0)  # type: ignore[union-attr]
+    fleet.until(lambda: fleet.arrival.place.slot >= RANGES[0][0])  # type: ignore[union-attr]
     last_seq = fleet.target.persistence.commits.last_seq
     fleet.until(lambda: fleet.phase() is Phase.FOLLOWING)
     fleet.rest(500)
-    progress = fleet.arriving.progress(MOVE)
-    assert progress is not None
-    assert progress.missing_bytes is not None
-    assert progress.missing_bytes < MISSING_MAX
+    assert fleet.arrival is not None
+    assert fleet.arrival._missing_bytes is not None
+    assert fleet.arrival._missing_bytes < MISSING_MAX
     assert not fleet.arriving.is_close(MOVE)
     last_seq = 2**62
     assert fleet.arriving.is_close(MOVE)
@@ -179,10 +178,10 @@ def test_an_answer_names_the_round_that_was_allowed() -> None:
     assert fleet.leaving.has_left(MOVE)
     fleet.leaving.ask(feed.client, 8)
     fleet.rest(300)
-    progress = fleet.arriving.progress(MOVE)
-    assert progress is not None
-    assert progress.handed is not None
-    assert progress.handed.round == 7
+    arrival = fleet.arrival
+    assert arrival is not None
+    assert arrival.handed is not None
+    assert arrival.handed.round == 7
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -298,14 +297,15 @@ def test_an_heir_records_nothing_before_its_term_begins() -> None:
 def test_nothing_arrives_at_a_server_whose_term_has_ended() -> None:
     fleet = MovingFleet(1)
     fleet.follow()
-    arriving = fleet.arriving._by_move[MOVE]
+    arriving = fleet.arrival
+    assert arriving is not None
     fleet.until(lambda: bool(arriving._pending))
     fleet.target.terms.promise(9)
     before = fleet.target.persistence.commits.last_seq
     arriving._apply()
     fleet.rest(200)
     assert fleet.target.persistence.commits.last_seq == before
-    assert fleet.arriving.progress(MOVE) is None
+    assert fleet.arrival is None
 
 
 def test_an_heir_frees_slots_before_they_come_back() -> None:

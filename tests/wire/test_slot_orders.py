@@ -137,6 +137,7 @@ def test_the_map_tells_the_end_of_a_move_without_a_record(
         (("add-shard", "s1"), "there is a shard s1 already: the cluster has s1, s2"),
         (("add-shard", "S_1"), "take 1 to 32 small letters and digits"),
         (("add-shard", "--members", "2", "--durable", "2"), "needs more than 2 members"),
+        (("add-shard", "--members", "1", "--durable", "1"), "needs more than 1 member: "),
     ],
 )
 def test_orders_that_are_refused(run: Run, words: tuple[str, ...], error: str) -> None:

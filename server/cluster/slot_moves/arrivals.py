@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from millstream.errors import CommandError
 from millstream.server.cluster.slot_moves.departures import LOOK_S, LinkParts
 from millstream.server.cluster.slot_moves.slot_connection import SlotConnection
-from millstream.server.cluster.slot_moves.slot_import import MoveOrder, Progress, SlotImport
+from millstream.server.cluster.slot_moves.slot_import import MoveOrder, SlotImport
 
 OWNED_MAX = 64
 
@@ -90,11 +90,6 @@ class Arrivals:
 
     def _changed(self) -> None:
         self.on_change()
-
-    def progress(self, move: str) -> Progress | None:
-        """The state of a move; None: it was not begun in this run."""
-        found = self._by_move.get(move)
-        return None if found is None else found.progress()
 
     def is_close(self, move: str) -> bool:
         """True if little of a move is missing."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from millstream.cli_error import CliError
-from millstream.server.cluster.cluster_view import ClusterView, view_of
+from millstream.server.cluster.cluster_view import ClusterView, by_number, view_of
 from millstream.server.cluster.slot_map import new_id
 from millstream.server.cluster.slot_moves.move_rules import (
     ENDED,
@@ -26,6 +26,7 @@ from millstream.server.cluster.store.records import (
     encode,
 )
 from millstream.server.cluster.store.store import Change, Compare, Store, Unreachable
+from millstream.server.cluster.store_cli import require_enough
 from millstream.server.execution.clocks import wall_clock_ms
 from millstream.storage.keyspace.slot_ranges import Ranges
 
@@ -191,7 +192,7 @@ async def add_shard(store: Store, name: str, members: int | None, durable: int |
     """Add a shard without slots ("": with the next number as its name; None: as large as the first
     one); its name. CliError if that is impossible."""
     view = view_of(await store.read())
-    known = sorted(view.shards, key=lambda one: (len(one), one))
+    known = sorted(view.shards, key=by_number)
     if not name:
         name = next(one for n in range(len(known) + 1) if (one := f"s{n + 1}") not in view.shards)
     if name in view.shards:
@@ -199,10 +200,7 @@ async def add_shard(store: Store, name: str, members: int | None, durable: int |
     first = view.shards[known[0]].record
     members = first.size if members is None else members
     durable = min(first.durable, members - 1) if durable is None else durable
-    if durable >= members:
-        raise CliError(
-            f"--durable {durable} needs more than {members} members: the primary does not count"
-        )
+    require_enough(members, durable)
     record = ShardRecord(new_id(), 0, "", (), members, durable)
     commit = await store.commit([Compare(SHARD + name, 0)], [Change(SHARD + name, encode(record))])
     if not commit.done:

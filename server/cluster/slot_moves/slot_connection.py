@@ -6,10 +6,11 @@ the other way, without replies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 from millstream.server.durability.data_files import in_words
+from millstream.server.replication.link_transport import LinkTransport
 from millstream.server.replication.link_words import encode_request
 from millstream.server.replication.records import Decoder, LinkError, Record
 from millstream.storage.files.journal_writer import PAYLOAD_MAX
@@ -36,34 +37,27 @@ class Owner(Protocol):
     def connection_lost(self, connection: SlotConnection, reason: str) -> None: ...
 
 
-class SlotConnection:
-    """`words` are those of COPYSLOTS. `is_over`: bytes that still arrive are ignored."""
+class SlotConnection(LinkTransport):
+    """`words` are those of COPYSLOTS."""
 
     def __init__(self, owner: Owner, secret: bytes, words: list[bytes], term: int) -> None:
-        self.is_over = False
+        super().__init__()
         self.is_open = False  # records arrive
         self._owner = owner
         self._requests = [[b"CLUSTER", b"PEER", secret], words]
         self._decoder = Decoder(PAYLOAD_MAX, term)
         self._text = b""
-        self._transport: Any = None
-        self._is_paused = False
 
     # The transport
 
     def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-        if self.is_over:
-            transport.abort()
-        else:
+        super().connection_made(transport)
+        if not self.is_over:
             transport.write(encode_request(self._requests[0]))
 
     def data_received(self, data: bytes) -> None:
         if not self.is_over:
             self._owner.receive(self, data)
-
-    def eof_received(self) -> bool:
-        return False
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.is_over:
@@ -73,22 +67,7 @@ class SlotConnection:
     def send(self, *words: bytes) -> None:
         """Send a request without a reply."""
         if self.is_open and not self.is_over:
-            self._transport.write(encode_request(list(words)))
-
-    def read_more(self, wanted: bool) -> None:
-        """Pause or resume reading."""
-        if self._transport is None or wanted is not self._is_paused or self.is_over:
-            return
-        self._is_paused = not wanted
-        call: Callable[[], object] = (
-            self._transport.resume_reading if wanted else self._transport.pause_reading
-        )
-        call()
-
-    def end(self) -> None:
-        self.is_over = True
-        if self._transport is not None:
-            self._transport.abort()
+            self.transport.write(encode_request(list(words)))
 
     # What arrives
 
@@ -118,7 +97,7 @@ class SlotConnection:
                 yield Refusal(line[1:].decode("utf-8", "replace"))
                 return
             if len(self._requests) == 2 and line == b"+OK":
-                self._transport.write(encode_request(self._requests.pop()))
+                self.transport.write(encode_request(self._requests.pop()))
             elif len(words) == 2 and words[0] in ("+COPY", "+CONTINUE"):
                 self.is_open = True
                 yield Answer(words[1], words[0] == "+CONTINUE")

@@ -70,22 +70,6 @@ class Phase(StrEnum):
     HANDED = auto()
 
 
-class Progress(NamedTuple):
-    """`missing_bytes`: of the frames of the source that are not here yet; None: not known.
-    `history`, `frame`: everything up to this frame of the source is here. `handed`: the number of
-    the frame with LEAVE, and the round in which it was asked for; None: the slots have not left.
-    `problem`: why the move cannot be completed, or ""."""
-
-    phase: Phase
-    missing_bytes: int | None
-    history: str
-    frame: int
-    copied_slots: int
-    received_bytes: int
-    handed: Left | None
-    problem: str
-
-
 class MemoryFull(Exception):
     """There is no memory for the slots."""
 
@@ -152,13 +136,6 @@ class SlotImport:
         is_following = self._phase in (Phase.FOLLOWING, Phase.HANDED)
         is_copied = copied_seq is not None and self._parts.safe_seq() >= copied_seq
         return is_following and is_copied and missing is not None and missing <= MISSING_MAX
-
-    def progress(self) -> Progress:
-        copied = sum(1 for slot in slots_of(self.order.ranges) if slot <= self.place.slot)
-        return Progress(
-            self._phase, self._missing_bytes, self.place.history, self.place.number, copied,
-            self.received_bytes, self.handed, self.problem,
-        )  # fmt: skip
 
     @property
     def is_safe(self) -> bool:
