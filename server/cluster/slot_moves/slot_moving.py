@@ -3,7 +3,9 @@ operators (CLUSTER MIGRATION), and the figures."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from millstream.errors import CommandError
 from millstream.server.cluster.cluster_view import ClusterView, Found, view_of
@@ -25,6 +27,7 @@ from millstream.server.execution.clocks import wall_clock_ms
 from millstream.storage.keyspace.slot_ranges import Ranges
 
 LIMIT_S = 5.0
+READ_S, LOOK_S = 1.0, 0.005
 ATTEMPTS = 5
 REFUSED = "ERR slots cannot be moved"
 UNREACHABLE = "ERR slots cannot be moved while etcd is unreachable"
@@ -160,7 +163,9 @@ class SlotMoving:
             record = self._planned(view, ranges, shard)
             compares = [Compare(MAP, view.map_version), Compare(MOVE + move, 0)]
             change = Change(MOVE + move, encode(record))
-            if (await self._store.commit(compares, [change])).done:
+            commit = await self._store.commit(compares, [change])
+            if commit.done:
+                await self._read_own(commit.revision)
                 return move.encode()
         raise CommandError("ERR slots are moving at this moment: try again")
 
@@ -178,13 +183,23 @@ class SlotMoving:
                 count += await self._cancel_one(id, before)
         return count
 
+    async def _read_own(self, revision: int) -> None:
+        """Wait for a short time until this node knows its own change: STATUS shows it then."""
+        member = self._service.member
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READ_S):
+                while member.view is None or member.view.revision < revision:
+                    await asyncio.sleep(LOOK_S)
+
     async def _cancel_one(self, move: str, found: Found[MoveRecord] | None) -> bool:
         for _ in range(ATTEMPTS):
             record = None if found is None else canceled(found.record, wall_clock_ms())
             if found is None or record is None:
                 return False
             compare = Compare(MOVE + move, found.version)
-            if (await self._store.commit([compare], [Change(MOVE + move, encode(record))])).done:
+            commit = await self._store.commit([compare], [Change(MOVE + move, encode(record))])
+            if commit.done:
+                await self._read_own(commit.revision)
                 return True
             found = view_of(await self._store.read()).moves.get(move)
         return False
