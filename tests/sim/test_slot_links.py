@@ -158,6 +158,23 @@ def test_a_hand_over_waits_for_disks_and_not_for_the_next_look(
     fleet.until(lambda: True in changes)
 
 
+def test_a_hand_over_of_an_earlier_term_is_not_told_again() -> None:
+    """Another primary has taken it back, and recorded a later one."""
+    fleet = MovingFleet(1)
+    fleet.hand_over(7)
+    data = fleet.leaving._parts.data
+    data.note_stay(MOVE)
+    data.note_left(MOVE, RANGES)
+    fleet.terms[0] += 1
+    fleet._lead(fleet.source)
+    fleet.follow()
+    fleet.allowed_round = 200
+    fleet.arriving.hand_over(MOVE, 200)
+    for _ in range(20):
+        fleet.rest(50)
+    assert not fleet.arriving.has_all(MOVE, 200)
+
+
 def test_nothing_leaves_before_the_judge_allows_it() -> None:
     fleet = MovingFleet(1)
     fleet.follow()

@@ -47,8 +47,8 @@ class LinkParts(NamedTuple):
     safe_seq: Callable[[], int]
 
 
-class LeftInRun(NamedTuple):
-    """LEAVE was recorded in this run: in this frame, at this time of the steady clock."""
+class LeftInTerm(NamedTuple):
+    """LEAVE was recorded in this term: in this frame, at this time of the steady clock."""
 
     number: int
     at_ns: int
@@ -66,7 +66,7 @@ class Departures:
         self.pauses = Histogram()
         self._parts = parts
         self._by_client: dict[int, SlotFeed] = {}
-        self._left: dict[str, LeftInRun] = {}
+        self._left: dict[str, LeftInTerm] = {}
         self._term = 0
         self._has_timer = False
 
@@ -92,7 +92,9 @@ class Departures:
         )
         feed = SlotFeed(feed_parts, client, asked.move, asked.ranges, self._remove)
         client.feed = self._by_client[client.id] = feed
-        self._term = asked.term
+        if asked.term != self._term:
+            self._term = asked.term
+            self._left.clear()  # another primary may have recorded other frames meanwhile
         place = None if asked.place is None else Place(*asked.place)
         parts.machine.scheduler.call_soon(self._begin, feed, place)
         self._look_later()
@@ -210,7 +212,7 @@ class Departures:
         commits.flush_tick()
         parts.data.note_left(move, feed.ranges)
         commits.flush_tick()
-        self._left[move] = LeftInRun(commits.last_seq, parts.executor.read_ns())
+        self._left[move] = LeftInTerm(commits.last_seq, parts.executor.read_ns())
         log.info("move %s: the slots have left with frame %d", move, commits.last_seq)
 
     # What the judge orders
