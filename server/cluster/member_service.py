@@ -59,6 +59,7 @@ log = logging.getLogger("millstream.cluster")
 LOOK_S = 0.05
 CALM_MS = 250
 GIVE_BACK_S = 2.0
+AGAIN_S = 1.0  # after an unexpected error
 BEATS = 5  # of the primary within the node timeout
 STORED_S = 0.005  # between two looks whether the own promise is on the disk
 WAITING = "TRYAGAIN this primary waits until the candidate has all frames"
@@ -180,7 +181,7 @@ class MemberService:
         """The data is loaded."""
         self._load_seen()
         self._spawn(self._follower.run())
-        self._spawn(self._look_often())
+        self._spawn(self._keep_looking())
 
     def _load_seen(self) -> None:
         contents = self._seen.load()
@@ -215,6 +216,16 @@ class MemberService:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.critical("a task of the cluster has ended", exc_info=task.exception())
+
+    async def _keep_looking(self) -> None:
+        """Look again after an unexpected error, for example a lack of memory. A node that does not
+        look takes no part, and still seems to run."""
+        while True:
+            try:
+                await self._look_often()
+            except Exception:
+                log.critical("a look at the state of the shard has failed", exc_info=True)
+                await asyncio.sleep(AGAIN_S)
 
     async def _look_often(self) -> None:
         between_s = min(1.0, self.member.node_timeout_ms / 1000 / BEATS)
@@ -433,6 +444,8 @@ class MemberService:
         except (Unreachable, Refused) as problem:
             self.etcd_errors += 1
             log.warning("a transaction (%s) has failed: %s", action.purpose.name, problem)
+        except Exception:  # its outcome is unknown, too
+            log.critical("a transaction (%s) has failed", action.purpose.name, exc_info=True)
         self.member.written(action.purpose, commit, steady_ms())
         self._react()
 

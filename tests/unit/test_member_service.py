@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from tests.support.virtual_time import run_at_once
 
 from millstream.server.cluster.cluster_secret import ClusterSecret
+from millstream.server.cluster.member_actions import Purpose, Write
 from millstream.server.cluster.member_handover import FORGOTTEN_S, PAUSE, MemberHandover
 from millstream.server.cluster.member_node import MemberNode
 from millstream.server.cluster.member_service import MemberService, MemberSettings
@@ -16,17 +19,21 @@ from millstream.server.cluster.store.store import Unreachable
 from millstream.server.config.directives import Config
 
 
-def test_each_reason_for_a_lost_store_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def service_of(store: Any = None) -> MemberService:
     unused: Any = None
     terms: Any = SimpleNamespace(
         steady_ms=lambda: 0, require_lease=lambda is_required: None, is_leading=False
     )
     settings = MemberSettings(NodeRecord("h", 1, 0, "", "", "", ""), "s1", 10, 5000, uses_tls=False)
     handover: Any = SimpleNamespace(look=lambda: None)
-    service = MemberService(
-        "a" * 40, terms, unused, unused, handover, settings, lambda: None,
+    return MemberService(
+        "a" * 40, terms, store, unused, handover, settings, lambda: None,
         secret=ClusterSecret(Config()), seen=unused,
     )  # fmt: skip
+
+
+def test_each_reason_for_a_lost_store_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    service = service_of()
     for reason in ("it is down", "it is down", "it is slow", "it is slow"):
         service._lose(Unreachable(reason))
     assert [record.message for record in caplog.records] == [
@@ -34,6 +41,55 @@ def test_each_reason_for_a_lost_store_is_logged_once(caplog: pytest.LogCaptureFi
         "etcd cannot be used: it is slow",
     ]
     assert service.etcd_errors == 4
+
+
+class Failing:
+    """A store whose first calls end with an unexpected error."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def _fail(self, *args: object) -> NoReturn:
+        self.calls += 1
+        raise MemoryError if self.calls < 3 else Unreachable("it is down")
+
+    read = commit = _fail
+
+
+def test_a_node_continues_after_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
+    store, beats = Failing(), 0
+
+    def beat() -> None:
+        nonlocal beats
+        beats += 1
+        raise MemoryError
+
+    async def run() -> None:
+        service = service_of(store)
+        service.terms.beat = beat  # type: ignore[method-assign]
+        service._spawn(service._follower.run())
+        service._spawn(service._keep_looking())
+        while store.calls < 4 or beats < 3:
+            await asyncio.sleep(0.1)
+        service.stop()
+
+    run_at_once(run())
+    found = {record.message for record in caplog.records if record.levelname == "CRITICAL"}
+    assert found == {
+        "the contents of etcd cannot be used",
+        "a look at the state of the shard has failed",
+    }
+
+
+def test_a_transaction_with_an_unexpected_error_has_ended() -> None:
+    async def run() -> None:
+        service = service_of(Failing())
+        service.member.writing = Purpose.STAND
+        await service._write(Write(Purpose.STAND, [], []))
+        assert service.member.writing is None
+        service.stop()
+
+    run_at_once(run())
 
 
 @pytest.mark.parametrize(

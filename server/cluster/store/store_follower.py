@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 
 from millstream.server.cluster.store.store import (
@@ -19,13 +20,16 @@ from millstream.server.cluster.store.store import (
     Unreachable,
 )
 
+log = logging.getLogger("millstream.cluster")
+
 LOOK_S = 5.0
 PAUSE_S = 0.5  # between two beginnings
 
 
 class StoreFollower:
     """Calls `note` with the contents whenever they may have changed, and at least every LOOK_S
-    seconds and one call of the store; `lose` whenever they cannot be read.
+    seconds and one call of the store; `lose` whenever they cannot be read. After an unexpected
+    error, it begins again.
 
     The contents may be older than those before: the store was restored from an old copy then."""
 
@@ -55,6 +59,8 @@ class StoreFollower:
                 continue
             except (Unreachable, Refused) as problem:
                 self._lose(problem)
+            except Exception:  # for example a lack of memory
+                log.critical("the contents of etcd cannot be used", exc_info=True)
             await asyncio.sleep(PAUSE_S)
 
     def _take(self, contents: Contents) -> None:
