@@ -7,6 +7,7 @@ from tests.sim import net
 from tests.sim.moving_fleet import MOVE, RANGES, MovingFleet, MovingNode, contents
 
 from millstream.errors import CommandError
+from millstream.server.cluster.peers import WRONG_SECRET
 from millstream.server.cluster.slot_moves import slot_feed
 from millstream.server.cluster.slot_moves.arrivals import Arrivals
 from millstream.server.cluster.slot_moves.departures import MISSING_MAX, Departures
@@ -336,3 +337,16 @@ def test_an_heir_frees_slots_before_they_come_back() -> None:
     states.drop("2e")
     fleet.hand_over(7)
     fleet.judge()
+
+
+def test_a_source_that_refuses_the_secret_is_an_obstacle() -> None:
+    fleet = MovingFleet(1)
+    secret = fleet.arriving._secret
+    fleet.arriving._secret = lambda: b"another one"
+    fleet.begin()
+    fleet.until(lambda: bool(fleet.arriving.obstacle_of(MOVE)))
+    assert fleet.arriving.obstacle_of(MOVE) == f"the other shard refuses: {WRONG_SECRET}"
+    assert fleet.arrival is not None
+    fleet.arrival._secret = secret
+    fleet.follow()
+    assert not fleet.arriving.obstacle_of(MOVE)

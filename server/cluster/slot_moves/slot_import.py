@@ -95,7 +95,7 @@ class SlotImport:
     ) -> None:
         self.order = order
         self.problem = ""
-        self.obstacle = ""  # why nothing can be applied at present
+        self.obstacle = ""  # why nothing can be copied or applied at present
         self.received_bytes = 0
         self.handed: Left | None = None
         self.place = NO_PLACE
@@ -302,6 +302,7 @@ class SlotImport:
             self._pending_bytes += event.size
         elif isinstance(event, Refusal):
             self._lose(event.text)
+            self.obstacle = f"the other shard refuses: {event.text}"
         elif event.continues or self.place.slot < 0:
             self._begin(event.line)
         else:
@@ -317,7 +318,7 @@ class SlotImport:
         self._lose("the source does not have the last frame that was received")
 
     def _begin(self, line: str) -> None:
-        self._log_reason = ""
+        self._log_reason = self.obstacle = ""
         self.place = self._reached = self.place._replace(history=line)
         has_all = self.place.slot >= self._last_slot
         self._phase = Phase.FOLLOWING if has_all else Phase.COPYING
