@@ -26,6 +26,7 @@ from millstream.server.monitor.line_limit import LineLimit
 from millstream.server.monitor.log import LOGGER
 
 SPARE_FILES = 32  # descriptors in addition to the clients': journals, snapshots, log
+FILES_MAX = 1_000_000
 EXTENSION_S = 60.0
 BETWEEN_S = 1.0
 BEATS = 4  # in the time after which systemd ends a silent process
@@ -78,6 +79,12 @@ def fit_maxclients(config: Config) -> None:
             most,
         )
         config.maxclients = most
+
+
+def raise_file_limit() -> None:
+    """Allow as many open files as the hard limit does."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    allowed_clients(FILES_MAX if hard == resource.RLIM_INFINITY else hard)
 
 
 def allowed_clients(wanted: int) -> int:

@@ -16,6 +16,7 @@ from millstream.server.cluster.backup_sources import map_in
 from millstream.server.cluster.cluster_backup_cli import backup, restore
 from millstream.server.cluster.move_cli import (
     add_shard_command,
+    cancel_command,
     drain_command,
     move_command,
     rebalance_command,
@@ -236,7 +237,13 @@ def _reshape(change: ShardChange, shard: str, timeout_s: float, settings: dict[s
     click.echo(f"shard {name} has its new members")
 
 
-for _command in (move_command, rebalance_command, drain_command, add_shard_command):
+for _command in (
+    move_command,
+    rebalance_command,
+    drain_command,
+    cancel_command,
+    add_shard_command,
+):
     cluster.add_command(_command)
 cluster.add_command(backup)
 cluster.add_command(restore)

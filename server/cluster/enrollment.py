@@ -90,7 +90,12 @@ class Enrollment:
         if not free:
             known = self.wanted == AUTO or self.wanted in view.shards
             which = "all shards have" if self.wanted == AUTO else f"shard {self.wanted} has"
-            self.problem = f"{which} all members" if known else f"there is no shard {self.wanted}"
+            self.problem = (
+                f"{which} all members: `millstream cluster add` makes it one more, and `replace` "
+                "puts it in place of a lost one"
+                if known
+                else f"there is no shard {self.wanted}"
+            )
             return
         name = min(free, key=lambda one: len(free[one].record.members))
         found = free[name]

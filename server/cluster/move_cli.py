@@ -9,6 +9,8 @@ import click
 
 from millstream.cli_error import CliError
 from millstream.errors import counted
+from millstream.server.cluster.cluster_view import view_of
+from millstream.server.cluster.slot_moves.move_canceling import cancel_moves
 from millstream.server.cluster.slot_moves.move_orders import (
     add_shard,
     follow_moves,
@@ -48,7 +50,7 @@ def move_command(slots: str, shard: str, no_wait: bool, **settings: str) -> None
         ranges = parse_slots(slots)
     except ValueError as problem:
         raise CliError(str(problem)) from None
-    _move(lambda store: order_moves(store, ranges, shard), settings, waits=not no_wait)
+    _move(lambda store: order_moves(store, ranges, shard, _warn), settings, waits=not no_wait)
 
 
 @click.command("rebalance")
@@ -105,6 +107,26 @@ def _move(
     click.echo(f"{done} of {counted(count, 'slot')} moved")
     if done < count:
         raise SystemExit(1)
+
+
+@click.command("cancel")
+@click.argument("shard", required=False, default="")
+@store_options
+def cancel_command(shard: str, **settings: str) -> None:
+    """Cancel the moves of slots to SHARD, or all.
+
+    The slots stay where they are; those that have moved already stay at their new shard. No node
+    has to run.
+    """
+
+    async def run(store: Store) -> int:
+        known = view_of(await store.read()).shards
+        if shard and shard not in known:
+            raise CliError(f"there is no shard {shard}")
+        return len(await cancel_moves(store, lambda _, record: shard in ("", record.target)))
+
+    count = run_with_store(StoreSettings(**settings), run)
+    click.echo(f"{counted(count, 'move')} canceled")
 
 
 @click.command("add-shard")

@@ -26,7 +26,13 @@ from millstream.server.gateway.machine_nodes import MachineNodes, Nodes, map_of
 from millstream.server.monitor import log
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.listeners import Listeners
-from millstream.server.process import LoopErrors, PidFile, Supervision, fit_maxclients
+from millstream.server.process import (
+    LoopErrors,
+    PidFile,
+    Supervision,
+    fit_maxclients,
+    raise_file_limit,
+)
 from millstream.server.protocol.resp import Limits
 
 if TYPE_CHECKING:
@@ -209,6 +215,7 @@ def serve_nodes(
         load_table()
         nodes = nodes_of(config)
         fit_maxclients(config)
+        raise_file_limit()  # a client has a connection to each node that it uses
         gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             retry_s = config.gateway.retry if nodes.repeats else 0

@@ -7,6 +7,7 @@ itself (HELLO, AUTH, its name). Requests wait until the node has accepted that.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -17,6 +18,7 @@ from millstream.server.gateway.machine_nodes import Place
 from millstream.server.gateway.reply_scanner import ReplyError, ReplyScanner
 from millstream.server.gateway.routing import requests_in
 from millstream.server.gateway.spread_requests import SpreadPart
+from millstream.server.monitor.line_limit import LineLimit
 from millstream.server.monitor.log import LOGGER
 from millstream.server.protocol.resp import Limits
 
@@ -27,6 +29,7 @@ TOO_LARGE = b"-ERR the replies of the nodes are too large to be merged: ask the 
 CONNECT_S = 5.0
 RETIRE_S = 2.0  # for the replies of a node that has another address now
 MESSAGES = (b"message", b"pmessage", b"smessage")
+FEW_FILES = LineLimit()
 CLOSED = b"sunsubscribe"  # without a request: the slot of a shard channel has moved
 
 
@@ -266,7 +269,19 @@ class NodeConnection(asyncio.Protocol):
                 )
         except (OSError, TimeoutError) as problem:
             LOGGER.debug("gateway  %s:%d: %s", host, port, problem)
+            if isinstance(problem, OSError) and problem.errno == errno.EMFILE:
+                self._warn_of_files(host, port)
             self.refuse(self.unreachable)
+
+    @staticmethod
+    def _warn_of_files(host: str, port: int) -> None:
+        more = FEW_FILES.more()
+        if more is not None:
+            LOGGER.warning(
+                "gateway  no connection to %s:%d, because all files are open that the process may "
+                "open: raise the limit (ulimit -n, LimitNOFILE=), or lower maxclients%s",
+                host, port, more,
+            )  # fmt: skip
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # that of uvloop has its methods

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import resource
+
 import pytest
 from tests.support.gateway_wires import Gate
 from tests.support.resp import encode_command
 
+from millstream.server.gateway.machine_nodes import Place
 from millstream.server.gateway.node_connection import NodeConnection
 from millstream.server.protocol.resp import encode_reply
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
@@ -54,6 +58,29 @@ def test_the_end_of_a_client_reaches_later_nodes(
     [wire] = gate.wires.values()
     assert wire.written == encode_command(["XREAD", "BLOCK", "0", "STREAMS", "a", "$"])
     assert wire.has_ended
+
+
+def test_a_node_without_a_file_for_its_connection_is_explained(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+    places: list[tuple[NodeConnection, Place]] = []
+    monkeypatch.setattr(NodeConnection, "open", lambda *given: places.append(given))
+    gate.ask("GET a")
+    [(upstream, place)] = places
+    opening = upstream._connect(place)
+    made = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def connect() -> None:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1, made[1]))
+            await opening
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, made)
+
+    asyncio.run(connect())
+    assert gate.wire.taken().startswith(b"-CLUSTERDOWN Hash slot not served")
+    assert "because all files are open that the process may open: raise the limit" in caplog.text
 
 
 def test_a_client_may_end_before_a_node_has_accepted_it(gate: Gate) -> None:

@@ -152,7 +152,40 @@ def test_slots_that_move_cannot_be_ordered_again(run: Run, settings: StoreSettin
     (row,) = json.loads(run("status", "--json").output)["moves"]
     assert (row["slots"], row["from"], row["to"]) == ([[0, 9]], "s1", "s2")
     assert "some of the slots 0-9 move to shard s2 already" in run("move", "5", "s2").output
-    assert "wait for their end" in run("rebalance").output
+    assert "wait for their end, or use `millstream cluster cancel`" in run("rebalance").output
+
+
+def test_moves_are_canceled_without_nodes(run: Run, settings: StoreSettings) -> None:
+    """The nodes of the new shard may be lost, and CLUSTER MIGRATION needs its primary."""
+    for slots, shard in (("0-9", "s2"), ("20", "s2"), ("8192", "s1"), ("8193", "s1")):
+        assert run("move", slots, shard, "--no-wait").exit_code == 0
+    by_slot = {
+        found.record.slots[0][0]: move for move, found in stored_view(settings).moves.items()
+    }
+    moved = stored_view(settings).moves[by_slot[20]].record._replace(step=Step.MOVED)
+    write(
+        settings,
+        Change(MOVE + by_slot[20], encode(moved)),
+        *(Change(NODE + n, None) for n in (A, B)),
+    )
+    assert run("cancel", "s2").output == "1 move canceled\n"
+    steps = {slot: stored_view(settings).moves[move].record.step for slot, move in by_slot.items()}
+    planned, canceled = Step.PLANNED, Step.CANCELED
+    assert steps == {0: canceled, 20: Step.MOVED, 8192: planned, 8193: planned}
+    assert run("cancel").output == "2 moves canceled\n"
+    assert run("cancel").output == "0 moves canceled\n"
+    assert "there is no shard s9" in run("cancel", "s9").output
+
+
+@pytest.mark.parametrize(("absent", "shard"), [(A, "s1"), (B, "s2")])
+def test_a_move_between_shards_that_do_not_run_is_not_ordered(
+    run: Run, settings: StoreSettings, absent: str, shard: str
+) -> None:
+    write(settings, Change(NODE + absent, None))
+    refused = run("move", "0-9", "s2")
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith(f"millstream: shard {shard} has no primary that runs: start")
+    assert not stored_view(settings).moves
 
 
 def test_a_new_shard_gets_its_share_once_it_runs(run: Run, settings: StoreSettings) -> None:
@@ -162,7 +195,9 @@ def test_a_new_shard_gets_its_share_once_it_runs(run: Run, settings: StoreSettin
     left_out = run("rebalance")
     assert left_out.stdout == "no slots have to move\n"
     assert left_out.stderr.startswith("millstream: warning: shard s3 gets no slots, because ")
-    assert "shard s3 has no nodes yet: start them first" in run("move", "5", "s3").output
+    assert (
+        "shard s3 has no primary that runs: start its nodes first" in run("move", "5", "s3").output
+    )
     write(
         settings,
         Change(SHARD + "s3", encode(found._replace(primary=C, members=(C,)))),
@@ -226,6 +261,7 @@ def test_a_move_is_ordered_once_although_etcd_is_away(
 ) -> None:
     """The first read fails, and the outcome of the first transaction is unknown."""
     failed: list[str] = []
+    told: list[str] = []
 
     class Lossy:
         async def read(self) -> Contents:
@@ -244,8 +280,9 @@ def test_a_move_is_ordered_once_although_etcd_is_away(
                 raise Unreachable("etcd cannot be reached")
             return commit
 
-    order = move_orders.order_moves(cast(Store, Lossy()), ((0, 9),), "s2")
+    order = move_orders.order_moves(cast(Store, Lossy()), ((0, 9),), "s2", told.append)
     orders = asyncio.run(order)
+    assert told == ["etcd cannot be reached; retrying for 10 seconds"]
     assert failed == ["read", "commit", "commit"]
     assert orders.keys() == stored_view(settings).moves.keys()
 
@@ -263,7 +300,7 @@ def test_an_order_whose_outcome_stays_unknown_says_so(
             raise Unreachable("etcd cannot be reached")
 
     with pytest.raises(CliError, match="The slots may move nevertheless: `millstream cluster st"):
-        asyncio.run(move_orders.order_moves(cast(Store, Away()), ((0, 9),), "s2"))
+        asyncio.run(move_orders.order_moves(cast(Store, Away()), ((0, 9),), "s2", print))
 
 
 def test_slots_of_a_shard_that_does_not_run_cannot_move(run: Run, settings: StoreSettings) -> None:

@@ -34,17 +34,21 @@ AGAIN_S = 0.3
 CONTINUE_LATER = "the moves continue when it is back: `millstream cluster status` shows them"
 LIMIT_S = 10.0  # of attempts while etcd cannot be reached
 AT_ONCE = 100  # etcd takes 128 changes in a transaction
+Tell = Callable[[str], object]  # shows a warning
 WORDS = {Step.DONE: "done", Step.HANDING: "handing over", Step.MOVED: "moved, ending"}
 
 
-async def _read(store: Store, first_s: float) -> ClusterView:
+async def _read(store: Store, first_s: float, tell: Tell | None = None) -> ClusterView:
     """The contents of the store; Unreachable if it is silent until LIMIT_S after this time."""
     while True:
         try:
             return view_of(await store.read())
-        except Unreachable:
+        except Unreachable as problem:
             if _now_s() - first_s > LIMIT_S:
                 raise
+            if tell is not None:
+                tell(f"{problem}; retrying for {LIMIT_S:g} seconds")
+            tell = None
         await asyncio.sleep(AGAIN_S)
 
 
@@ -52,25 +56,26 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def order_moves(store: Store, ranges: Ranges, target: str) -> dict[str, MoveRecord]:
+async def order_moves(
+    store: Store, ranges: Ranges, target: str, tell: Tell
+) -> dict[str, MoveRecord]:
     """Order that the slots move to a shard; the moves by their IDs. CliError if they cannot."""
-    view = await _read(store, _now_s())
-    if target in view.shards and not view.shards[target].record.members:
-        raise CliError(f"shard {target} has no nodes yet: start them first")
+    view = await _read(store, _now_s(), tell)
     try:
         records = planned(view, ranges, target, wall_clock_ms())
     except ValueError as problem:
         raise CliError(str(problem)) from None
+    for shard in [target, *(record.source for record in records)]:
+        if view.shards[shard].record.primary not in view.nodes:
+            raise CliError(f"shard {shard} has no primary that runs: start its nodes first")
     return await _write(store, view, records)
 
 
-async def order_equal_shares(
-    store: Store, emptied: str, tell: Callable[[str], object]
-) -> dict[str, MoveRecord]:
+async def order_equal_shares(store: Store, emptied: str, tell: Tell) -> dict[str, MoveRecord]:
     """Order that all shards get as many slots as the others, and the shard of this name or with
     this node ("": none) no slots; the moves by their IDs. CliError if that is impossible. `tell`
     gets a sentence for each shard that is left out."""
-    view = await _read(store, _now_s())
+    view = await _read(store, _now_s(), tell)
     named = [_shard_named(view, emptied)] if emptied else []
     running = {name for name, found in view.shards.items() if found.record.primary in view.nodes}
     for first, last, shard in view.map.ranges:

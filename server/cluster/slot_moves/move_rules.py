@@ -216,7 +216,10 @@ def shared_out(view: ClusterView, emptied: Sequence[str], created_ms: int) -> li
     """The moves after which each shard owns as many slots as the others, and the emptied ones none.
     As few slots as possible move. ValueError if that is impossible."""
     if any(found.record.step not in ENDED for found in view.moves.values()):
-        raise ValueError("slots are moving at this moment: wait for their end")
+        raise ValueError(
+            "slots are moving at this moment: wait for their end, or use `millstream cluster "
+            "cancel`"
+        )
     owned = {name: [*slots_of(owned_by(view.map, name))] for name in view.shards}
     kept = sorted(set(view.shards) - set(emptied), key=lambda one: (-len(owned[one]), one))
     if not kept:

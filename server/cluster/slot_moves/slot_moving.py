@@ -13,7 +13,8 @@ from millstream.server.cluster.member_actions import Purpose
 from millstream.server.cluster.member_service import MemberService
 from millstream.server.cluster.pending_changes import PendingChange, PendingChanges
 from millstream.server.cluster.slot_map import new_id
-from millstream.server.cluster.slot_moves.move_judge import MoveJudge, canceled
+from millstream.server.cluster.slot_moves.move_canceling import cancel_moves
+from millstream.server.cluster.slot_moves.move_judge import MoveJudge
 from millstream.server.cluster.slot_moves.move_links import MoveLinks
 from millstream.server.cluster.slot_moves.move_rules import (
     ENDED,
@@ -172,16 +173,18 @@ class SlotMoving:
     def cancel(self, client_id: int, move: str) -> PendingChange:
         """End the move to the own shard with this ID, or all ("")."""
         _, shard = self._require_primary()
-        return self._changes.begin(client_id, lambda: self._cancel(move, shard))
 
-    async def _cancel(self, move: str, shard: str) -> object:
+        def is_chosen(id: str, record: MoveRecord) -> bool:
+            return move in ("", id) and record.target == shard
+
+        return self._changes.begin(client_id, lambda: self._cancel(is_chosen))
+
+    async def _cancel(self, is_chosen: Callable[[str, MoveRecord], bool]) -> object:
         """The number of moves that have ended."""
-        view = view_of(await self._store.read())
-        count = 0
-        for id, before in view.moves.items():
-            if move in ("", id) and before.record.target == shard:
-                count += await self._cancel_one(id, before)
-        return count
+        revisions = await cancel_moves(self._store, is_chosen)
+        if revisions:
+            await self._read_own(revisions[-1])
+        return len(revisions)
 
     async def _read_own(self, revision: int) -> None:
         """Wait for a short time until this node knows its own change: STATUS shows it then."""
@@ -190,16 +193,3 @@ class SlotMoving:
             async with asyncio.timeout(READ_S):
                 while member.view is None or member.view.revision < revision:
                     await asyncio.sleep(LOOK_S)
-
-    async def _cancel_one(self, move: str, found: Found[MoveRecord] | None) -> bool:
-        for _ in range(ATTEMPTS):
-            record = None if found is None else canceled(found.record, wall_clock_ms())
-            if found is None or record is None:
-                return False
-            compare = Compare(MOVE + move, found.version)
-            commit = await self._store.commit([compare], [Change(MOVE + move, encode(record))])
-            if commit.done:
-                await self._read_own(commit.revision)
-                return True
-            found = view_of(await self._store.read()).moves.get(move)
-        return False
