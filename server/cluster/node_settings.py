@@ -38,9 +38,11 @@ def check_ports(config: Config, count: int, gateways: int = 1) -> None:
     for name, ports in used.items():
         if ports[-1] > PORT_MAX:
             after = len(ports) - 1
+            users = "1 node" if count == 1 else f"{count} nodes"
+            others = "the next port is" if after == 1 else f"the next {after} ports are"
             raise StartError(
-                f"{name} {ports[0]} is too high for {count} nodes, which listen on the {after} "
-                f"ports after it: {PORT_MAX - after} is the highest one"
+                f"{name} {ports[0]} is too high for {users}: {others} needed, "
+                f"so {PORT_MAX - after} is the highest one"
             )
     names = list(used)
     for at, one in enumerate(names):
