@@ -22,14 +22,12 @@ from millstream.server.gateway.machine_nodes import Nodes
 from millstream.server.gateway.merging import (
     Merge,
     as_standalone,
-    joined_cursor,
     merge_of,
-    split_cursor,
 )
 from millstream.server.gateway.node_connection import Answer, Call, NodeConnection, Run
 from millstream.server.gateway.refused_requests import Again
 from millstream.server.gateway.reply_scanner import REFUSALS
-from millstream.server.gateway.routing import ENDED, INVALID, SPREAD, WORDS, RequestReader
+from millstream.server.gateway.routing import ENDED, INVALID, LARGE, SPREAD, WORDS, RequestReader
 from millstream.server.gateway.spread_requests import SpreadPart
 from millstream.server.gateway.subscriptions import Subscriptions
 from millstream.server.gateway.told_ports import TELL_PORTS
@@ -46,10 +44,12 @@ from millstream.server.gateway.transaction import (
 )
 from millstream.server.gateway.waiting_reads import WAITS_MAX, WaitingRead, may_wait
 from millstream.server.net.keepalive import keep_alive
-from millstream.server.protocol.resp import Limits, encode_reply
+from millstream.server.protocol.resp import Limits
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
 LOCAL = "127.0.0.1"
+PING = b"*1\r\n$4\r\nPING\r\n"
+UNKNOWN = (b"-NOAUTH ", b"-WRONGPASS ")  # a client that is not logged in
 IS_FULL = attrgetter("is_full")  # of a connection to a node
 REFUSED = "-ERR %s is not served by the gateway: connect to a node\r\n"
 NOT_IN_MULTI = "-ERR %s in a transaction is not served by the gateway\r\n"
@@ -79,6 +79,7 @@ class Client(asyncio.Protocol):
         self.is_slow = False
         self._host = host
         self._reader = RequestReader(host.nodes.routes, host.limits)
+        self._reader.is_trusted = False
         self._sending = Sending(host, self, self._work)
         self._order = self._sending.order
         self.upstreams = self._sending.upstreams
@@ -101,6 +102,7 @@ class Client(asyncio.Protocol):
         self._sends_soon = False
         self._transaction: Transaction | None = None
         self._subscriptions = Subscriptions()
+        self.counted = self._subscriptions.counted
 
     def note_number(self, number: int) -> None:
         """The number of this client of all since the start."""
@@ -127,6 +129,9 @@ class Client(asyncio.Protocol):
         self._sending.close()
         for read in self._waits:
             read.close()
+        self._waits.clear()
+        self._more.clear()
+        self._deferred = self._transaction = None
         self._host.closed(self)
 
     def close(self) -> None:
@@ -193,6 +198,8 @@ class Client(asyncio.Protocol):
                 self._decide()
             elif node == ENDED and not self._more:
                 break
+            elif node == LARGE:  # only a node knows whether the client has to log in
+                self._alone(partial(sending.ask_aside, PING, self._note_trust))
             elif node == INVALID:
                 self._answer(encode_error(self._reader.error))
                 self._is_ending = True
@@ -272,7 +279,7 @@ class Client(asyncio.Protocol):
         elif kind == policies.SPLIT:
             self._split(row, words, raw)
         elif row.name == "scan":
-            self._scan(words, raw)
+            self._sending.scan(words, raw)
         elif row.name == "info" or row.name in TELL_PORTS:
             self._sending.tell(row.name, raw, self._transport)
         else:
@@ -346,17 +353,6 @@ class Client(asyncio.Protocol):
         if not (reply.startswith(REFUSALS) and self._sending.repeat_later(again, until_s)):
             self._order.complete(answer, reply)
 
-    def _scan(self, words: list[bytes], raw: bytes) -> None:
-        nodes = self._host.nodes.all
-        found = split_cursor(words[1], len(nodes)) if len(words) > 1 and nodes else None
-        if found is None:
-            self._sending.send(self._sending.home_node(), raw)
-            return
-        at, cursor = found
-        request = encode_reply([words[0], cursor, *words[2:]])
-        merge = partial(_joined, at=at, count=len(nodes))
-        self._sending.gather([(nodes[at], request)], merge)
-
     # Requests that run alone
 
     def _say(self, name: str, words: Sequence[bytes], raw: bytes) -> None:
@@ -364,8 +360,16 @@ class Client(asyncio.Protocol):
         self._tell_all(raw, partial(self._note_said, name, words))
 
     def _note_said(self, name: str, words: Sequence[bytes], replies: Sequence[bytes]) -> bytes:
+        self._reader.is_trusted = True
         self.session.note(name, words)
         return as_standalone(replies[0])
+
+    def _note_trust(self, reply: bytes) -> None:
+        """The client has not logged in if it gets these errors."""
+        if reply.startswith(UNKNOWN):
+            self._answer(encode_error(self._reader.error))
+            self._is_ending = True
+        self._reader.is_trusted = True
 
     def _tell_all(self, raw: bytes, merge: Merge) -> None:
         home = self._sending.home_node()
@@ -376,6 +380,7 @@ class Client(asyncio.Protocol):
         self._leave_transaction()
         self._subscriptions.clear()
         self.session.clear()
+        self._reader.is_trusted = False
         self._tell_all(raw, lambda replies: replies[0])
 
     def _subscribe(self, row: Command, words: list[bytes], until_s: float = 0.0) -> None:
@@ -572,10 +577,6 @@ class Client(asyncio.Protocol):
 def _takes(row: Command, count: int) -> bool:
     """True if the command may have this number of words."""
     return count == row.arity or (row.arity < 0 and count >= -row.arity)
-
-
-def _joined(replies: Sequence[bytes], at: int, count: int) -> bytes:
-    return joined_cursor(replies[0], at, count)
 
 
 def _ignore(reply: bytes) -> None:

@@ -16,7 +16,13 @@ from millstream.commands.table.registry import Command
 from millstream.server.execution.slot_check import positions_of
 from millstream.server.gateway import request_policies as policies
 from millstream.server.gateway.machine_nodes import Nodes
-from millstream.server.gateway.merging import Merge, as_standalone, split
+from millstream.server.gateway.merging import (
+    Merge,
+    as_standalone,
+    joined_cursor,
+    split,
+    split_cursor,
+)
 from millstream.server.gateway.node_connection import Answer, Call, NodeConnection, Receiver, Run
 from millstream.server.gateway.order import Gathering, ReplyOrder
 from millstream.server.gateway.refused_requests import (
@@ -31,7 +37,7 @@ from millstream.server.gateway.routing import RequestReader, requests_in
 from millstream.server.gateway.spread_requests import Spread
 from millstream.server.gateway.told_ports import with_ports
 from millstream.server.gateway.transaction import Transaction
-from millstream.server.protocol.resp import Limits
+from millstream.server.protocol.resp import Limits, encode_reply
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
 
 ORDER_MAX = 4096  # runs and answers that wait
@@ -59,7 +65,8 @@ class Sending:
         self.address = ""  # of the gateway to which the client has connected
         self.number = 0  # of the client
         self._host = host
-        self._client = client
+        self._client: Receiver | None = client
+        self._aside: NodeConnection | None = None
         self._repeats = Repeats(resume)
         self._home: int | None = None
         self._is_keeping = host.retry_s > 0  # requests, until they are answered
@@ -91,6 +98,7 @@ class Sending:
 
     def new_upstream(self, node: int) -> NodeConnection:
         """Another connection to a node."""
+        assert self._client is not None
         unreachable = self._host.nodes.unreachable(node)
         made = NodeConnection(self._client, node, unreachable, finds_refusals=self._is_keeping)
         made.open(self._host.nodes.place_of(node, self.address))
@@ -207,6 +215,37 @@ class Sending:
         gathering = Gathering(self.order.kept, len(requests), merge, finish, when_mixed)
         for part, (node, raw) in enumerate(requests):
             self._ask(node, raw, partial(gathering.take, part), answer)
+
+    def ask_aside(self, request: bytes, take: Callable[[bytes], object]) -> None:
+        """Ask a node on a connection of its own: not in the transaction of the client, nor between
+        its messages. The client waits."""
+        answer = Answer()
+        self.order.append(answer)
+
+        def done(reply: bytes) -> None:
+            self._drop_aside()
+            take(reply)
+            self.order.complete(answer, b"")
+
+        self._aside = self.new_upstream(self.home_node())
+        self._aside.send(request, Call(done))
+
+    def _drop_aside(self) -> None:
+        aside, self._aside = self._aside, None
+        if aside is not None:
+            aside.drop()
+
+    def scan(self, words: list[bytes], raw: bytes) -> None:
+        """SCAN, of the node that its cursor carries."""
+        nodes = self._host.nodes.all
+        found = split_cursor(words[1], len(nodes)) if len(words) > 1 and nodes else None
+        if found is None:
+            self.send(self.home_node(), raw)
+            return
+        at, cursor = found
+        request = encode_reply([words[0], cursor, *words[2:]])
+        merge = partial(_with_node, at=at, count=len(nodes))
+        self.gather([(nodes[at], request)], merge)
 
     def tell(self, name: str, raw: bytes, transport: asyncio.BaseTransport) -> None:
         """INFO, or what nodes tell about their addresses, in the way that the client sees them."""
@@ -446,11 +485,19 @@ class Sending:
         return True
 
     def close(self) -> None:
+        """The client has gone. The memory of its requests is free now, without the garbage
+        collector, so nothing that refers to the client is kept."""
         for upstream in self.upstreams.values():
-            upstream.close()
+            upstream.drop()
         self.upstreams.clear()
+        self._drop_aside()
         self.order.clear()
-        self._repeats.clear()
+        self._repeats.close()
+        self._client = None
+
+
+def _with_node(replies: Sequence[bytes], at: int, count: int) -> bytes:
+    return joined_cursor(replies[0], at, count)
 
 
 def slot_of(row: Command, words: list[bytes]) -> int | None:

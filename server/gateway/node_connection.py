@@ -31,6 +31,8 @@ RETIRE_S = 2.0  # for the replies of a node that has another address now
 MESSAGES = (b"message", b"pmessage", b"smessage")
 FEW_FILES = LineLimit()
 CLOSED = b"sunsubscribe"  # without a request: the slot of a shard channel has moved
+CLOSED_STARTS = tuple(kind + b"3\r\n$12\r\n" + CLOSED for kind in (b"*", b">"))
+SHARD_KINDS = (b"ssubscribe", CLOSED)
 
 
 class Kept:
@@ -187,6 +189,9 @@ class Receiver(Protocol):
 
     def pass_on(self, run: Run, piece: bytes) -> None:
         """Send a piece of a run, or keep it in the run."""
+
+    def counted(self, reply: bytes) -> bytes:
+        """A confirmation of a shard channel with the number of those at all nodes."""
 
     def push(self, message: bytes) -> None:
         """Send a message that is no reply."""
@@ -482,11 +487,13 @@ class NodeConnection(asyncio.Protocol):
             else:
                 if self.has_refused:
                     self._client.note_served(self, item)
-                self._give(item, reply, 1)
+                is_counted = self._confirmed() in SHARD_KINDS
+                self._give(item, self._client.counted(reply) if is_counted else reply, 1)
         elif reply[:1] == b"-":
             self.refuse(reply)  # the node takes no more clients
         else:
-            self._client.push(reply)
+            is_counted = reply.startswith(CLOSED_STARTS)
+            self._client.push(self._client.counted(reply) if is_counted else reply)
         return end
 
     def _is_message(self, reply: bytes) -> bool:
@@ -574,3 +581,11 @@ class NodeConnection(asyncio.Protocol):
         self._has_ended = True
         if self._transport is not None:
             self._transport.abort()
+
+    def drop(self) -> None:
+        """Close, and free what is on its way: no reply is wanted."""
+        self.close()
+        self._when_ended = None
+        self.expected.clear()
+        self._message.clear()
+        self._out, self._out_bytes = [], 0

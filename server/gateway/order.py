@@ -183,4 +183,7 @@ class ReplyOrder:
         return out[0] if len(out) == 1 else b"".join(out)
 
     def clear(self) -> None:
+        for item in self.items:
+            if isinstance(item, Spread):
+                item.end()
         self.items.clear()

@@ -127,11 +127,15 @@ class Repeats:
             self._send_later()
         self._resume()
 
-    def clear(self) -> None:
+    def close(self) -> None:
+        self._resume = _nothing
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _nothing() -> None: ...
 
 
 def slots_in(row: Command | None, words: list[bytes]) -> frozenset[int] | None:

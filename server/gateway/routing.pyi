@@ -8,6 +8,7 @@ ENDED: int
 WORDS: int
 INVALID: int
 SPREAD: int
+LARGE: int
 
 class Routes:
     def __init__(self, nodes: Sequence[int]) -> None: ...
@@ -23,6 +24,7 @@ class RequestReader:
     command: Command | None
     kind: int
     keeps_together: bool
+    is_trusted: bool
     def __init__(self, routes: Routes, limits: Limits) -> None: ...
     def feed(self, data: bytes) -> None: ...
     @property

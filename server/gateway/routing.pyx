@@ -21,12 +21,15 @@ ENDED = -1  # no further request has arrived completely
 WORDS = -2  # a request whose words need a decision
 INVALID = -3  # bytes that are no request
 SPREAD = -4  # requests for several nodes
+LARGE = -5  # the next request is too large for a client that has to log in first
 
 cdef enum:
     NO_NODE = -2
     ONE_KIND = 0
     SPLIT_KIND = 1
     RUN_MAX = 1024  # requests that are returned together
+
+UNAUTHENTICATED = b"Protocol error: unauthenticated"  # begins the errors of the parser
 
 assert (ONE, SPLIT) == (ONE_KIND, SPLIT_KIND)
 
@@ -86,7 +89,7 @@ cdef class RequestReader:
     """The requests of one client. After `next`: `count` requests for a node are in `raw`; those for
     several nodes in `spread`; or `words` and `raw` are those of a single one, `command` its row of the table, None if it is unknown, and
     `kind` its treatment. `keeps_together`: no request needs a decision of its own (there is no
-    transaction)."""
+    transaction). Unless `is_trusted`, `next` returns LARGE before requests that need a login."""
 
     cdef Routes routes
     cdef Parser parser
@@ -102,11 +105,12 @@ cdef class RequestReader:
     cdef readonly object command
     cdef readonly int kind
     cdef public bint keeps_together
+    cdef public bint is_trusted
 
     def __init__(self, Routes routes not None, Limits limits not None):
         self.routes = routes
         self.parser = Parser(limits)
-        self.keeps_together = True
+        self.keeps_together = self.is_trusted = True
 
     def feed(self, bytes data not None) -> None:
         """Pass received bytes, after `next` has returned ENDED."""
@@ -124,7 +128,7 @@ cdef class RequestReader:
         return (self.parser.error or b"Protocol error: the request is too large").decode("latin-1")
 
     def next(self) -> int:
-        """The node of the requests in `raw`; or SPREAD, WORDS, ENDED or INVALID."""
+        """The node of the requests in `raw`; or SPREAD, WORDS, ENDED, LARGE or INVALID."""
         cdef const char* begin
         cdef const char* end
         cdef Routes routes = self.routes
@@ -138,9 +142,9 @@ cdef class RequestReader:
             return self.decide(OwnedArgs(self.words))
         if state != COMPLETE:
             if state == BROKEN:
-                return INVALID
+                return LARGE if not self.is_trusted and self.parser.error.startswith(UNAUTHENTICATED) else INVALID
             self.parser.keep_rest()
-            self.data = None
+            self.data = self.raw = self.words = self.spread = None
             return ENDED
         begin, end = self.parser.command_start, self.parser.at
         if self.node == NO_NODE:
@@ -176,7 +180,7 @@ cdef class RequestReader:
         cdef Row row
         cdef int state = EMPTY
         while state == EMPTY:
-            state = self.parser.next(True)
+            state = self.parser.next(self.is_trusted)
         if state == COMPLETE:
             self.node = NO_NODE
             row = self.routes.table.find(self.parser.args, self.likely)

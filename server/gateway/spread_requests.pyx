@@ -95,6 +95,10 @@ cdef class Spread:
         """They will not be sent again."""
         self.data = None
 
+    def end(self) -> None:
+        """No reply is passed on any more."""
+        self.parts = []  # they refer to this spread
+
     def runs(self) -> list:
         """For each run of one node: node, number of replies that have not arrived, their requests, and the
         bytes that have arrived and were not passed on. Without what was passed on."""

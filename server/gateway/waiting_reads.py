@@ -181,4 +181,4 @@ class WaitingRead:
         """End the waits."""
         waiting, self.waiting = self.waiting, []
         for upstream in waiting:
-            upstream.close()
+            upstream.drop()

@@ -78,17 +78,17 @@ class Gate:
         self.nodes = self.host.nodes
         self.client = Client(self.host)
         self.wire = Wire()
-        self.client.connection_made(self._as_transport(self.wire))
+        self.client.connection_made(self.as_transport(self.wire))
 
     @staticmethod
-    def _as_transport(wire: Wire) -> asyncio.Transport:
+    def as_transport(wire: Wire) -> asyncio.Transport:
         found: Any = wire
         return found
 
     def connect(self, upstream: NodeConnection) -> None:
         self.upstreams[upstream.node] = upstream
         wire = self.wires[upstream.node] = Wire()
-        upstream.connection_made(self._as_transport(wire))
+        upstream.connection_made(self.as_transport(wire))
 
     def ask(self, *lines: str) -> None:
         """Requests that arrive together."""

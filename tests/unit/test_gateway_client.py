@@ -164,3 +164,28 @@ def test_the_end_of_a_subscription_confirms_nothing(gate: Gate) -> None:
     assert gate.wire.taken() == ended + error
     assert not gate.wire.is_closed
     assert not upstream.expected
+
+
+@pytest.mark.parametrize("is_resp3", [False, True])
+def test_shard_channels_of_all_nodes_are_counted(gate: Gate, is_resp3: bool) -> None:
+    gate.client.session.is_resp3 = is_resp3
+    said = push if is_resp3 else lambda *words: encode_reply(list(words))
+    nodes = []
+    for number, key in enumerate("abc", 1):  # one key of each node
+        gate.ask(f"SSUBSCRIBE {key}")
+        nodes.append(gate.upstreams[node_of(gate, key)])
+        nodes[-1].data_received(said(b"ssubscribe", key.encode(), 1))
+        assert gate.wire.taken() == said(b"ssubscribe", key.encode(), number)
+    gate.ask("SUNSUBSCRIBE a")
+    nodes[0].data_received(said(CLOSED, b"a", 0))
+    assert gate.wire.taken() == said(CLOSED, b"a", 2)
+    nodes[1].data_received(said(CLOSED, b"b", 0))  # its slot has moved
+    assert gate.wire.taken() == said(CLOSED, b"b", 1)
+    gate.ask("SSUBSCRIBE a {a}2")
+    nodes[0].data_received(said(b"ssubscribe", b"a", 1) + said(b"ssubscribe", b"{a}2", 2))
+    assert gate.wire.taken() == said(b"ssubscribe", b"a", 2) + said(b"ssubscribe", b"{a}2", 3)
+    gate.ask("SUNSUBSCRIBE")
+    nodes[0].data_received(said(CLOSED, b"a", 1) + said(CLOSED, b"{a}2", 0))
+    nodes[2].data_received(said(CLOSED, b"c", 0))
+    ended = [said(CLOSED, b"c", 2), said(CLOSED, b"a", 1), said(CLOSED, b"{a}2", 0)]
+    assert gate.wire.taken() == b"".join(ended)
