@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.commands.runtime.effects import Effects
-from millstream.storage.capture.key_parts import PART_BYTES
+from millstream.storage.capture.key_parts import PART_BYTES, weight_of
 from millstream.storage.capture.slot_capture import SlotCapture
 from millstream.storage.keyspace.keyspace import Keyspace
 
@@ -31,7 +31,7 @@ class SlotPieces:
         for part in parts or ():
             if part:
                 self._effects.record(0, *part)
-                self._count += 1
+                self._count += weight_of(part)
         is_full = len(self._effects) >= PART_BYTES or self._count >= _EFFECTS_MAX
         if parts is not None and not is_full:
             return b""

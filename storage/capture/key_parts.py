@@ -4,10 +4,13 @@ After each part of a stream (effect KEYPART) there is a valid stream at the key,
 the copy may be taken at any time. The order is: the counters (HEAD), blocks, groups with their
 pending entries and the keys of an order, scheduled entries, and everything else (END). The data of
 a part that is too long is divided; all but the last piece of it are kept until that arrives (MORE).
+Consumers and held entries have parts of their own if there are many (CONSUMERS, HELD).
 """
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,14 +23,16 @@ from millstream.storage.groups.group import Group
 from millstream.storage.groups.group_snapshot import (
     PENDING_SIZE,
     load_group,
+    load_more_consumers,
     load_more_keys,
     load_more_pending,
 )
 from millstream.storage.groups.key_order import SAVED_SIZE
 from millstream.storage.groups.pending_chunks import SharedPending
-from millstream.storage.groups.shared_groups import SharedGroups
+from millstream.storage.groups.shared_groups import SharedGroups, SharedMembers
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.log.log_loading import add_blocks
+from millstream.storage.reservations import held_snapshot
 from millstream.storage.streams.schedule import Schedule
 from millstream.storage.streams.schedule_snapshot import put_rows, restore_last_number
 from millstream.storage.streams.stream import Stream
@@ -40,15 +45,22 @@ PART_BYTES = 128 << 10
 _KEYPART = b"KEYPART"
 # The kinds of parts of a stream.
 MORE, HEAD, BLOCKS, OPEN_BLOCKS, GROUPS, PENDING, ORDER, PARKED, SCHEDULED, END = range(10)
+CONSUMERS, HELD = 10, 11
 _RUN_BLOCKS = 64
 # The pending entries of one part: about a third of a millisecond's work.
 _PENDING_BYTES = PENDING_SIZE * 3500
 _CHUNKS_AT_ONCE = 50  # with up to 64 pending entries each
 _KEYS_BYTES = SAVED_SIZE * 5000
-# A group with more consumers or more bytes of pending entries is not put together with others.
+# A group with more consumers, or a stream that holds more, has parts of its own for them, with at
+# most that many each. One costs as much time as this number of small effects.
+_CONSUMERS_AT_ONCE = 500
+_HELD_AT_ONCE = 500
+_HELD_BLOCKS = 8
+_HEAVY_WEIGHT = 256
 _GROUPS_AT_ONCE = 100
-# What a group may have that cannot be separated from its pending entries.
-_INSEPARABLE = ("large_counts", "dead")
+# What a group has about single pending entries: rows that begin with an ID.
+_ABOUT_ENTRIES = ("large_counts", "dead")
+_ID = struct.Struct("<QQ")  # a record of a pending entry begins with that
 _HEAD = (
     *("length", "last_id", "first_kept", "max_evicted", "max_deleted", "incarnation", "expires_ms"),
     *("entries_added", "entries_evicted", "entries_deleted"),
@@ -80,6 +92,9 @@ def stream_parts(captured: Captured) -> Iterator[Part]:
         yield from _divided(key, kind, data)
     rest = {name: value for name, value in meta.items() if name not in (*head, *_OWN_PARTS)}
     rest["length"] = meta["length"]
+    if len(meta.get("held", ())) > _HELD_AT_ONCE:
+        for data in rest.pop("held").parts(max(_HELD_AT_ONCE, 1), _HELD_BLOCKS):
+            yield from _divided(key, HELD, data)
     if "schedule" in meta:
         schedule = meta["schedule"]
         rest["last_number"] = schedule.last_number
@@ -117,11 +132,13 @@ def _group_parts(groups: SharedGroups) -> Iterator[tuple[int, bytes]]:
     """The parts of the groups of a stream, each as its kind and its data."""
     several: list[bytes] = []
     size_bytes = 0
-    for meta, pending in groups.without_pending() if groups else ():
+    for meta, pending, members in groups.without_pending(_CONSUMERS_AT_ONCE) if groups else ():
         rest: Iterable[tuple[int, bytes]] = ()
-        if _is_divided(meta, pending):
+        if members is not None or _is_divided(meta, pending):
             keys = [(kind, meta.pop(name, b"")) for kind, name in _ORDERS]
-            rest = _group_rest(meta["name"], pending, keys)
+            about = [sorted(meta.pop(name, ())) for name in _ABOUT_ENTRIES]
+            meta["large_counts"] = ()
+            rest = _group_rest(meta["name"], members, pending, about, keys)
         elif pending is not None:
             meta["pending"] = bytes(pending)
         several.append(msgpack.packb(meta, default=bytes))
@@ -136,21 +153,32 @@ def _group_parts(groups: SharedGroups) -> Iterator[tuple[int, bytes]]:
 
 def _is_divided(meta: dict[str, Any], pending: SharedPending | None) -> bool:
     """True if the pending entries of a group, or the keys of its order, are parts of their own."""
-    if any(meta.get(name) for name in _INSEPARABLE):
-        return False
     records = 0 if pending is None else pending.records
     many_keys = any(len(meta.get(name, b"")) > _KEYS_BYTES for _, name in _ORDERS)
     return records * PENDING_SIZE > _PENDING_BYTES or many_keys
 
 
 def _group_rest(
-    name: bytes, pending: SharedPending | None, keys: list[tuple[int, bytes]]
+    name: bytes,
+    members: SharedMembers | None,
+    pending: SharedPending | None,
+    about: Sequence[list[Any]],
+    keys: list[tuple[int, bytes]],
 ) -> Iterator[tuple[int, bytes]]:
-    """The pending entries of a group, then the keys of its order."""
+    """The consumers of a group, if they are many, its pending entries with what it has about single
+    ones, then the keys of its order."""
+    for start in range(1, 0 if members is None else len(members.names), _CONSUMERS_AT_ONCE):
+        assert members is not None
+        yield CONSUMERS, msgpack.packb([name, members.facts(start, _CONSUMERS_AT_ONCE)])
+    begun = [0 for _ in about]
     for start in range(0, 0 if pending is None else pending.chunk_count, _CHUNKS_AT_ONCE):
         assert pending is not None
         for data in _pieces(pending.part(start, _CHUNKS_AT_ONCE), _PENDING_BYTES):
-            yield PENDING, msgpack.packb([name, data])
+            last_id = [*_ID.unpack_from(data, len(data) - PENDING_SIZE)]
+            ends = [bisect_left(rows, [last_id[0], last_id[1] + 1]) for rows in about]
+            facts = [rows[at:end] for rows, at, end in zip(about, begun, ends, strict=True)]
+            begun = ends
+            yield PENDING, msgpack.packb([name, data, *facts] if any(facts) else [name, data])
     for kind, whole in keys:
         for data in _pieces(whole, _KEYS_BYTES):
             yield kind, msgpack.packb([name, data])
@@ -163,6 +191,12 @@ def _pieces(whole: bytes, size: int) -> Iterator[bytes]:
 def _array(packed: list[bytes]) -> bytes:
     head: bytes = msgpack.Packer().pack_array_header(len(packed))
     return head + b"".join(packed)
+
+
+def weight_of(part: Part) -> int:
+    """The work for a part, in small effects."""
+    is_heavy = len(part) > 2 and part[0] == _KEYPART and part[2] in (CONSUMERS, HELD)
+    return _HEAVY_WEIGHT if is_heavy else 1
 
 
 # ---------------------------------------------------------------- restoring them
@@ -198,8 +232,14 @@ def _restore(keyspace: Keyspace, key: bytes, kind: int, data: bytes) -> None:
         for meta in msgpack.unpackb(data, strict_map_key=False):
             stream.load_group(load_group(meta, keyspace.steady_ms))
     elif kind == PENDING:
-        name, records = msgpack.unpackb(data)
-        load_more_pending(_group(stream, name), records)
+        name, *rest = msgpack.unpackb(data)
+        load_more_pending(_group(stream, name), *rest)
+    elif kind == CONSUMERS:
+        name, rows = msgpack.unpackb(data)
+        load_more_consumers(_group(stream, name), rows)
+    elif kind == HELD:
+        meta = msgpack.unpackb(data)
+        db.reservations += held_snapshot.load_more(stream, meta, keyspace.steady_ms)
     elif kind in (ORDER, PARKED):
         name, keys = msgpack.unpackb(data)
         load_more_keys(_group(stream, name), keys, kind == PARKED)
@@ -249,7 +289,7 @@ def _end(keyspace: Keyspace, key: bytes, stream: Stream, meta: dict[str, Any]) -
             stream.schedule = Schedule()
         restore_last_number(stream.schedule, meta["last_number"])
     restore_ordering(stream, meta, keyspace.steady_ms)
-    if stream.held is not None:
+    if stream.held is not None and "held" in meta:
         db.reservations += stream.held.reservations
     ordering = stream.held is not None or stream.lineage is not None or stream.is_followed
     keyspace.has_ordering = keyspace.has_ordering or ordering

@@ -14,7 +14,13 @@ from collections.abc import Iterator
 
 from millstream.storage.blocks.block import seal_forms
 from millstream.storage.capture.captured_keys import Captured, captured_stream
-from millstream.storage.capture.key_parts import PART_BYTES, Part, stream_parts, string_parts
+from millstream.storage.capture.key_parts import (
+    PART_BYTES,
+    Part,
+    stream_parts,
+    string_parts,
+    weight_of,
+)
 from millstream.storage.capture.present_captures import add_slot_capture, remove_capture
 from millstream.storage.capture.small_rows import section_head
 from millstream.storage.capture.small_streams import SmallStreams
@@ -93,7 +99,7 @@ class SlotCapture:
             part = next(self._parts, None)
             if part is not None:
                 found.append(part)
-                left -= 1
+                left -= weight_of(part)
                 left_bytes -= sum(len(word) for word in part if isinstance(word, bytes))
             elif self._taken:
                 self._parts = _parts_of(self._taken.popleft())

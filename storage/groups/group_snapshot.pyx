@@ -111,20 +111,27 @@ cdef Group load_consumers(dict meta, uint64_t now_ms):
     group.missed = meta.get("missed", 0)
     if meta.get("lost"):
         group.pending.own_details().lost_pending = meta["lost"]
-    if len(meta["consumers"]) > CONSUMERS_MAX + 1:
-        raise ValueError(f"group {group.name!r} has too many consumers")
-    for index, row in enumerate(meta["consumers"]):
-        if index == 0:
-            continue
-        if row is None:
-            group.pending.skip_number()
-            continue
-        if group.pending.consumer(row[0]) is not None:
-            raise ValueError(f"group {group.name!r} has consumer {row[0]!r} twice")
-        group.pending.add_member(Consumer(row[0], index, row[1], row[2]))
+    add_consumers(group, meta["consumers"][1:])
     group.pending.free_numbers()
     load_retry_pairs(group, checked_pairs(meta["policies"], group.name))
     return group
+
+
+cdef int add_consumers(Group group, list rows) except -1:
+    """Add the consumers with the next numbers."""
+    cdef uint32_t index = len(group.pending.members())
+    index = max(index, <uint32_t>1)
+    if index + len(rows) > CONSUMERS_MAX + 1:
+        raise ValueError(f"group {group.name!r} has too many consumers")
+    for row in rows:
+        if row is None:
+            group.pending.skip_number()
+        elif group.pending.consumer(row[0]) is not None:
+            raise ValueError(f"group {group.name!r} has consumer {row[0]!r} twice")
+        else:
+            group.pending.add_member(Consumer(row[0], index, row[1], row[2]))
+        index += 1
+    return 0
 
 
 cdef int load_rules(Group group, dict meta) except -1:
@@ -216,10 +223,25 @@ cdef int load_pending(
     return 0
 
 
-def load_more_pending(Group group not None, bytes packed not None) -> None:
-    """Add records of a dump to a group with its consumers and retry pairs, after those that it has.
-    ValueError as in `load_group`."""
+def load_more_consumers(Group group not None, list rows not None) -> None:
+    """Add consumers of a dump to a group, after those that it has. ValueError as in `load_group`."""
+    cdef Py_ssize_t first = max(len(group.pending.members()), 1)
+    cdef Py_ssize_t i
+    cdef Details details
+    add_consumers(group, rows)
+    unused = [i for i in range(first + len(rows) - 1, first - 1, -1) if rows[i - first] is None]
+    if unused:
+        details = group.pending.own_details()
+        details.free_consumers = unused + (details.free_consumers or [])
+
+
+def load_more_pending(
+        Group group not None, bytes packed not None, large_counts=(), dead=()) -> None:
+    """Add records of a dump to a group with its consumers and retry pairs, after those that it has,
+    and what a dump has about these records. ValueError as in `load_group`."""
     load_pending(group, packed, 0, len(packed))
+    load_large_counts(group, large_counts)
+    load_dead(group, dead)
 
 
 def load_more_keys(Group group not None, bytes packed not None, bint parked) -> None:

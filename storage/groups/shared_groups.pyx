@@ -41,6 +41,11 @@ cdef class SharedMembers:
             raise IndexError(number)
         return &self.rows[number]
 
+    def facts(self, Py_ssize_t start, Py_ssize_t most) -> list:
+        """The consumers with at most this number of numbers, from one on, in the form of
+        Group.dump."""
+        return [member_facts(self, k) for k in range(start, min(len(self.names), start + most))]
+
     def row(self, Py_ssize_t number) -> tuple[int, int, int]:
         """(seen_ms, active_ms, number of pending entries) of the consumer with this number."""
         cdef const MemberRow* row = self.find(number)
@@ -143,21 +148,30 @@ cdef class SharedGroups:
         for i in range(self.count):
             yield self.header(i, None)
 
-    def without_pending(self):
+    def without_pending(self, Py_ssize_t consumers_max):
         """Each group in the form of Group.dump, but with its pending entries apart: None, or a
-        SharedPending."""
+        SharedPending. With more consumers than the limit, these are apart, too: None, or
+        SharedMembers."""
         cdef size_t i
         cdef GroupParts parts
         for i in range(self.count):
             parts = self.parts[i]
-            yield self.header(i, b""), None if parts is None else parts.pending
+            meta = self.header(i, b"")
+            if parts is None:
+                yield meta, None, None
+            elif len(parts.members.names) > consumers_max + 1:
+                yield meta, parts.pending, parts.members
+            else:
+                meta["consumers"] = parts.members.facts(0, len(parts.members.names))
+                yield meta, parts.pending, None
 
     cdef dict header(self, size_t i, pending):
+        """The group in the form of Group.dump; with `pending`, that is in it, and no consumers."""
         cdef GroupRow* row = &self.rows[i]
         cdef GroupParts parts = self.parts[i]
         cdef list consumers = [None]
-        if parts is not None:
-            consumers = [member_facts(parts.members, k) for k in range(len(parts.members.names))]
+        if parts is not None and pending is None:
+            consumers = parts.members.facts(0, len(parts.members.names))
         meta = {
             "name": self.names[i],
             "offset": [row.offset.ms, row.offset.seq],

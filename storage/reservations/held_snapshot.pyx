@@ -7,7 +7,7 @@ us per reservation; a thread packs the copy in small parts.
 
 from libc.stdint cimport INT64_MAX, uint64_t
 
-from millstream.entry_id cimport EntryId
+from millstream.entry_id cimport EntryId, id_less
 from millstream.storage.log.entry_log cimport EntryLog
 from millstream.storage.log.log_loading cimport load_blocks
 from millstream.storage.reservations.held cimport Held
@@ -23,12 +23,14 @@ cdef enum:
     PACKED_SEGMENTS = 200
     RUN_BLOCKS = 64
     RUN_BYTES = 1048576
+    PART_BYTES = 65536
 
 # The first element of a segment's row.
 cdef enum:
     RESERVATION_ROW = 0
     ENTRY_ROW = 1
     RUN_ROW = 2
+    MORE_OF_RUN_ROW = 3  # only in parts
 
 
 def share(Held held not None) -> SharedHeld:
@@ -111,6 +113,63 @@ cdef class SharedHeld:
         yield packer.pack(None if writers is None else [
             self.number_of(writer) for writer in writers])
 
+    def __len__(self) -> int:
+        """The number of rows and of blocks."""
+        cdef Py_ssize_t count = len(self.segments) + len(self.writers)
+        for segment in self.segments:
+            if type(segment) is tuple:
+                count += len(segment[0])
+        return count
+
+    def parts(self, Py_ssize_t rows_max, Py_ssize_t blocks_max):
+        """The arguments of `load_more`, as msgpack, each with at most this number of rows, or of
+        blocks of a run."""
+        import msgpack
+
+        cdef list rows = []
+        cdef Py_ssize_t size_bytes = 0
+        packer = msgpack.Packer()
+        yield packer.pack({
+            "last_id": [self.last.ms, self.last.seq],
+            "first_reserved": [self.first_reserved.ms, self.first_reserved.seq],
+            "has_forgotten": self.has_forgotten,
+        })
+        for start in range(0, len(self.writers), rows_max):
+            yield packer.pack({"writers": self.writers[start:start + rows_max]})
+        for segment in self.segments:
+            if type(segment) is tuple:
+                if rows:
+                    yield self.rows_part(packer, rows)
+                    rows, size_bytes = [], 0
+                yield from self.run_parts(packer, segment[0], segment[1], blocks_max)
+                continue
+            rows.append(packer.pack(self.row_of(<Slot>segment)))
+            size_bytes += len(rows[len(rows) - 1])
+            if len(rows) == rows_max or size_bytes >= PART_BYTES:
+                yield self.rows_part(packer, rows)
+                rows, size_bytes = [], 0
+        if rows:
+            yield self.rows_part(packer, rows)
+
+    def rows_part(self, packer, list rows):
+        head = packer.pack_map_header(1) + packer.pack("segments")
+        return head + packer.pack_array_header(len(rows)) + b"".join(rows)
+
+    def run_parts(self, packer, blocks, writers, Py_ssize_t blocks_max):
+        """The first blocks of a run as a row of their own, then the others."""
+        cdef Py_ssize_t at = 0
+        cdef Py_ssize_t entries = 0
+        kind = RUN_ROW
+        while at < len(blocks):
+            data, taken, _, live = Block.pack(blocks[at:at + blocks_max], PART_BYTES, INT64_MAX)
+            numbers = None if writers is None else [
+                self.number_of(writer) for writer in writers[entries:entries + live]]
+            at += taken
+            yield packer.pack({
+                "segments": [[<int>kind, [[taken, data]], numbers, at == len(blocks)]]})
+            entries += live
+            kind = MORE_OF_RUN_ROW
+
     cdef list row_of(self, Slot slot):
         if slot.is_open:
             return [RESERVATION_ROW, slot.id.ms, slot.id.seq, slot.before.ms, slot.before.seq,
@@ -147,6 +206,82 @@ def load(meta, Stream stream not None, uint64_t steady_ms) -> Held:
         stream.restrictions |= RESERVING
         held.restart_leases(steady_ms)
     return held
+
+
+def load_more(Stream stream not None, dict meta not None, uint64_t steady_ms) -> int:
+    """Add a part of `SharedHeld.parts` to what a stream holds, with all leases restarted; the number
+    of reservations in it. What is there after each part is consistent. ValueError when the parts are
+    not."""
+    cdef Held held
+    cdef uint64_t before
+    cdef Py_ssize_t start
+    if "last_id" in meta:
+        if stream.held is not None:
+            raise ValueError("the beginning of what it holds stands there twice")
+        held = stream.held = Held()
+        held.last.ms, held.last.seq = meta["last_id"]
+        held.writers.first_reserved.ms, held.writers.first_reserved.seq = meta["first_reserved"]
+        held.writers.has_forgotten = meta["has_forgotten"]
+    elif stream.held is None:
+        raise ValueError("a part of what it holds comes before its beginning")
+    held = stream.held
+    before = held.reservations
+    for row in meta.get("writers", ()):
+        load_writer(held, row)
+    rows = meta.get("segments", ())
+    if rows:
+        writers = list(held.writers.by_name.values())
+        start = len(held.segments.items)
+        for row in rows:
+            if row[0] == MORE_OF_RUN_ROW:
+                extend_run(held, row, writers)
+            else:
+                load_segment(held, row, writers)
+        check_rising(held, stream, start)
+        restart_some(held, start, steady_ms)
+    if held.reservations:
+        stream.restrictions |= RESERVING
+    return held.reservations - before
+
+
+cdef int check_rising(Held held, Stream stream, Py_ssize_t start) except -1:
+    """As `Held.check_order`, for the segments from one on."""
+    cdef EntryId before
+    cdef Slot segment
+    cdef Py_ssize_t i
+    if not (<Slot>held.segments.items[0]).is_open:
+        raise ValueError("what it holds does not begin with a reservation")
+    if start:
+        end_of(<Slot>held.segments.items[start - 1], &before)
+    else:
+        before.ms, before.seq = stream.last_ms, stream.last_seq
+    for i in range(start, len(held.segments.items)):
+        segment = <Slot>held.segments.items[i]
+        if not id_less(before.ms, before.seq, segment.id.ms, segment.id.seq):
+            raise ValueError("the IDs of what it holds do not rise")
+        end_of(segment, &before)
+    if id_less(held.last.ms, held.last.seq, before.ms, before.seq):
+        raise ValueError("the last ID handed out is below one that it holds")
+    return 0
+
+
+cdef int end_of(Slot segment, EntryId* found) except -1:
+    """Get the last ID of a segment."""
+    found[0] = segment.id
+    if type(segment) is Run:
+        found.ms, found.seq = (<Run>segment).entries.last_ms, (<Run>segment).entries.last_seq
+    return 0
+
+
+cdef int restart_some(Held held, Py_ssize_t start, uint64_t steady_ms) except -1:
+    """Restart the leases of the segments from one on."""
+    cdef Slot slot
+    cdef Py_ssize_t i
+    for i in range(start, len(held.segments.items)):
+        slot = <Slot>held.segments.items[i]
+        if slot.is_open:
+            held.renew(slot, slot.lease_ms, steady_ms)
+    return 0
 
 
 cdef int load_writer(Held held, row) except -1:
@@ -204,16 +339,60 @@ cdef int load_run(Held held, row, list writers) except -1:
         raise ValueError("a run without entries")
     made.entries = EntryLog.__new__(EntryLog)
     made.entries.last_ms, made.entries.last_seq = blocks[len(blocks) - 1].last_id
-    load_blocks(made.entries, blocks, True)
+    load_blocks(made.entries, blocks, len(row) < 4 or row[3])
     made.entries.entries_added = made.entries.length
     made.id.ms, made.id.seq = blocks[0].first_id
-    if row[2] is not None:
-        made.writers = [None if number is None else writers[number] for number in row[2]]
-        if len(made.writers) != len(made.entries):
-            raise ValueError("a run has not one writer for each entry")
-    for _, _, words in made.entries.range():
-        made.size_bytes += sum([len(word) for word in words]) + ENTRY_BYTES
+    add_writers(made, row[2], writers)
     held.segments.items.append(made)
-    held.entries += made.entries.length
-    held.size_bytes += made.size_bytes
+    note_entries(held, made, 0, 0)
+    return 0
+
+
+cdef int extend_run(Held held, row, list writers) except -1:
+    """Add blocks to the last segment, which is a run."""
+    cdef list segments = held.segments.items
+    cdef Run run
+    cdef uint64_t entries
+    cdef list blocks = []
+    if not segments or type(segments[len(segments) - 1]) is not Run:
+        raise ValueError("more of a run without its beginning")
+    run = <Run>segments[len(segments) - 1]
+    for count, data in row[1]:
+        blocks += Block.unpack(memoryview(data), 0, count)[0]
+    if not blocks:
+        raise ValueError("a run without entries")
+    entries = run.entries.length
+    first_ms, first_seq = blocks[0].first_id
+    if run.entries.has_tail():  # this run was in a snapshot meanwhile
+        run.entries.seal()
+    run.entries.last_ms, run.entries.last_seq = blocks[len(blocks) - 1].last_id
+    load_blocks(run.entries, blocks, row[3])
+    run.entries.entries_added = run.entries.length
+    add_writers(run, row[2], writers)
+    note_entries(held, run, first_ms, first_seq)
+    held.entries -= entries
+    return 0
+
+
+cdef int add_writers(Run run, numbers, list writers) except -1:
+    """Add the writers of the entries that were loaded last."""
+    if numbers is None:
+        if run.writers is not None:
+            raise ValueError("a run has not one writer for each entry")
+        return 0
+    more = [None if number is None else writers[number] for number in numbers]
+    run.writers = more if run.writers is None else run.writers + more
+    if len(run.writers) != len(run.entries):
+        raise ValueError("a run has not one writer for each entry")
+    return 0
+
+
+cdef int note_entries(Held held, Run run, uint64_t first_ms, uint64_t first_seq) except -1:
+    """Count the entries of a run from an ID on."""
+    cdef uint64_t size_bytes = 0
+    for _, _, words in run.entries.range(first_ms, first_seq):
+        size_bytes += sum([len(word) for word in words]) + ENTRY_BYTES
+    run.size_bytes += size_bytes
+    held.entries += run.entries.length
+    held.size_bytes += size_bytes
     return 0

@@ -193,6 +193,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_parts, "_PENDING_BYTES", key_parts.PENDING_SIZE * 2)
     monkeypatch.setattr(key_parts, "_KEYS_BYTES", key_parts.SAVED_SIZE * 2)
     monkeypatch.setattr(key_parts, "_GROUPS_AT_ONCE", 1)
+    monkeypatch.setattr(key_parts, "_CONSUMERS_AT_ONCE", 1)
+    monkeypatch.setattr(key_parts, "_HELD_AT_ONCE", 0)
+    monkeypatch.setattr(key_parts, "_HELD_BLOCKS", 1)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -206,7 +209,7 @@ def test_a_copy_is_exact_under_writes(seed: int, small_parts: None) -> None:
     target.commit()
 
     there = state_of(writer.server.keyspace, MOVING)
-    assert len(there) > 3
+    assert len(there) > 2
     assert state_of(target.keyspace, MOVING) == there
     assert state_of(target.keyspace, [SLOTS["stays"]]) == {}
     assert state_of(target.replayed(), MOVING) == there
@@ -240,7 +243,14 @@ def rich_server() -> InProcessServer:
         *(f"TSCHEDULE {{x}}all IN {number}000 name{number} f v" for number in range(1, 9)),
         *(f"TAPPENDONCE {{x}}all PRODUCER p{number} 1 f v" for number in range(9)),
         *(f"XADD {{x}}all IDMP p{number} once * f v" for number in range(9)),
+        *(f"XGROUP CREATECONSUMER {{x}}all plain c{number}" for number in range(5)),
+        "XGROUP DELCONSUMER {x}all plain c2",
+        *(f"XADD {{x}}counts {number}-0 f v" for number in range(1, 8)),
+        "XGROUP CREATE {x}counts plain 0",
+        "XREADGROUP GROUP plain ann STREAMS {x}counts >",
+        *(f"XCLAIM {{x}}counts plain bob 0 {at}-0 RETRYCOUNT 99999999999" for at in (2, 3, 6)),
         "TRESERVE {x}all w LEASE 60000 COUNT 3",
+        "TRESERVE {x}all w2 LEASE 90000 COUNT 2",
         *(f"TAPPEND {{x}}all after {number}" for number in range(9)),
         "TCREATE {x}child PARENTS {x}all",
         "TAPPEND {x}sealed f v",
@@ -269,19 +279,126 @@ def test_every_kind_of_value_arrives(small_parts: None) -> None:
     assert groups[b"managed"]["dead"]
     assert groups[b"ordered"]["order_keys"]
     assert groups[b"plain"]["pending"]
+    [counted] = there[b"{x}counts"][1]["groups"]
+    assert len(counted["large_counts"]) == 3
     target = Target()
+    snapshots = copied_slot(source, target)
+    assert len(snapshots) > 30
+    made = snapshot_of(target.keyspace, MOVING)
+    assert made == there
+    assert target.keyspace.incarnation == source.incarnation
+    assert target.keyspace.open_reservations() == source.open_reservations() == 5
+    for count, keyspace in snapshots:
+        replayed = target.replayed(keyspace, count)
+        assert snapshot_of(replayed, MOVING) == there
+        assert replayed.open_reservations() == 5
+
+
+def copied_slot(source: Keyspace, target: Target) -> list[tuple[int, Keyspace]]:
+    """Copy a slot; a snapshot of the target after each piece, with the number of frames then."""
     pieces = SlotPieces(source, SLOTS["x"])
     snapshots = []
     while (piece := pieces.step()) is not None:
         if piece:
             target.take(piece)
             snapshots.append((len(target.frames), restored(target.keyspace)))
-    assert len(snapshots) > 20
-    made = snapshot_of(target.keyspace, MOVING)
-    assert made == there
-    assert target.keyspace.incarnation == source.incarnation
-    for count, keyspace in snapshots[:: len(snapshots) // 7]:
-        assert snapshot_of(target.replayed(keyspace, count), MOVING) == there
+    return snapshots
+
+
+def test_many_consumers_take_the_numbers_that_are_free() -> None:
+    """The lowest one first, also after a copy in parts."""
+    server, target = InProcessServer(clustered=True), Target()
+    player = server.player()
+    player.call("XGROUP CREATE {x}s g 0 MKSTREAM")
+    for number in range(1200):
+        player.call(f"XGROUP CREATECONSUMER {{x}}s g c{number}")
+    for number in (1199, 701, 700, 3):
+        player.call(f"XGROUP DELCONSUMER {{x}}s g c{number}")
+    copied_slot(server.keyspace, target)
+    assert snapshot_of(target.keyspace, MOVING) == snapshot_of(server.keyspace, MOVING)
+    before = len(server.persistence.payloads)
+    for number in range(6):
+        player.call(f"XGROUP CREATECONSUMER {{x}}s g new{number}")
+    for payload in server.persistence.payloads[before:]:
+        target.take(divide(payload, wanted(MOVING)))
+    assert snapshot_of(target.keyspace, MOVING) == snapshot_of(server.keyspace, MOVING)
+
+
+def test_a_step_has_few_consumers_or_held_entries() -> None:
+    server = InProcessServer(clustered=True)
+    player = server.player()
+    player.call("XGROUP CREATE {x}s g 0 MKSTREAM")
+    for number in range(1800):
+        player.call(f"XGROUP CREATECONSUMER {{x}}s g c{number}")
+    player.call("TRESERVE {x}t w COUNT 1800")
+    capture = slot_capture.SlotCapture(server.keyspace, SLOTS["x"])
+    found: list[Any] = []
+    while (parts := capture.step()) is not None:
+        kinds = [part[2] for part in parts if part and part[0] == b"KEYPART"]
+        heavy = [kind for kind in kinds if kind in (key_parts.CONSUMERS, key_parts.HELD)]
+        assert len(heavy) <= 1
+        found += heavy
+    capture.close()
+    assert found.count(key_parts.CONSUMERS) == 4
+    assert found.count(key_parts.HELD) == 6  # the beginning, the writer, 4 with rows
+
+
+@pytest.mark.parametrize("blocks", [1, 7])
+def test_long_runs_of_held_entries_arrive(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_parts, "_HELD_BLOCKS", blocks)
+    monkeypatch.setattr(key_parts, "_HELD_AT_ONCE", 3)
+    server, target = InProcessServer(clustered=True), Target()
+    player = server.player()
+    first = player.call("TRESERVE {x}s w1")
+    ids: Any = player.call("TRESERVE {x}s w2 COUNT 2500")
+    more: Any = player.call("TRESERVE {x}s w3 COUNT 2500")
+    for number in range(2500):
+        for writer, one in (("w2", ids[number]), ("w3", more[number])):
+            if number != 1800:
+                player.call(f"TCOMPLETE {{x}}s {writer} {one.decode()} field {number}")
+    for number in range(9):
+        player.call(f"TAPPEND {{x}}s after {number}")
+    there = snapshot_of(server.keyspace, MOVING)
+    runs = [row for row in there[b"{x}s"][1]["held"]["segments"] if row[0] == 2]
+    assert len(runs) > 1
+    assert any(row[2] for row in runs)
+    snapshots = copied_slot(server.keyspace, target)
+    assert snapshot_of(target.keyspace, MOVING) == there
+    middle, keyspace = snapshots[len(snapshots) // 2]
+    again = Target()
+    again.keyspace, again.frames = target.replayed(keyspace, middle), []
+    before = len(server.persistence.payloads)
+    assert isinstance(first, bytes)
+    player.call(f"TCOMPLETE {{x}}s w1 {first.decode()} f v")
+    assert player.call("XLEN {x}s") == 1801
+    for payload in server.persistence.payloads[before:]:
+        for one in (target, again):
+            one.take(divide(payload, wanted(MOVING)))
+    there = state_of(server.keyspace, MOVING)
+    assert state_of(target.keyspace, MOVING) == state_of(again.keyspace, MOVING) == there
+
+
+@pytest.mark.parametrize(
+    ("meta", "problem"),
+    [
+        ({"segments": []}, "a part of what it holds comes before its beginning"),
+        ({"last_id": [9, 9], "first_reserved": [1, 0], "has_forgotten": False, "segments": [
+            [1, 5, 0, None, [b"f", b"v"]]]}, "does not begin with a reservation"),
+        ({"last_id": [9, 9], "first_reserved": [1, 0], "has_forgotten": False, "segments": [
+            [3, [], None, True]]}, "more of a run without its beginning"),
+        ({"last_id": [9, 9], "first_reserved": [1, 0], "has_forgotten": False, "writers": [
+            [b"w", 0, 0, 0, 0]], "segments": [[0, 10, 0, 9, 0, 0, 0, 0, 9]]}, "below one that it"),
+        ({"last_id": [9, 9], "first_reserved": [1, 0], "has_forgotten": False, "writers": [
+            [b"w", 0, 0, 0, 0]], "segments": [[0, 5, 0, 4, 0, 0, 0, 0, 9]] * 2}, "do not rise"),
+    ],
+)  # fmt: skip
+def test_wrong_parts_of_held_entries_are_refused(meta: Any, problem: str) -> None:
+    keyspace = Target().keyspace
+    head = {name: 0 for name in key_parts._HEAD if name != "expires_ms"}
+    head |= {name: [0, 0] for name in ("last_id", "first_kept", "max_evicted", "max_deleted")}
+    key_parts.restore_part(keyspace, b"{x}s", key_parts.HEAD, msgpack.packb(head))
+    with pytest.raises(ValueError, match=problem):
+        key_parts.restore_part(keyspace, b"{x}s", key_parts.HELD, msgpack.packb(meta))
 
 
 @pytest.mark.parametrize(
