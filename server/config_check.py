@@ -15,6 +15,7 @@ from millstream.memory_reserve import never_overcommits, own_limit
 from millstream.server.config.directives import DIRECTIVES, Config
 from millstream.server.config.exposed_secrets import exposure_warnings
 from millstream.server.config.ignored_directives import INSTEAD
+from millstream.server.config.member_rules import check_member
 from millstream.server.config.user_files import configured_users
 from millstream.server.monitor import log
 from millstream.server.net.sockets import bind_sockets, check_ports
@@ -31,6 +32,11 @@ def check_config(config: Config, file: Path | None) -> list[str]:
     if config.logfile:
         log.check(config.located(config.logfile), config.dir)
     check_ports(config)
+    check_member(config)
+    if config.cluster.name:
+        from millstream.server.cluster.store.store_opening import configured_store
+
+        configured_store(config)
     configured_users(config, Users())
     make_link_context(config)
     if config.cluster.secret_file:

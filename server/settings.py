@@ -9,6 +9,7 @@ from typing import Any
 from millstream.errors import CommandError, StartError
 from millstream.server.config.apply import Apply
 from millstream.server.config.directives import DIRECTIVES, Config, changed_values, refused
+from millstream.server.config.member_rules import check_member
 from millstream.server.config_check import warnings_of_ignored
 from millstream.server.monitor.log import LOGGER
 from millstream.server.net.listeners import Listeners
@@ -66,6 +67,7 @@ class Settings:
         tls, dates = self._listeners.wanted_tls, self._listeners.files_expire_s
         try:
             self._assign(values)
+            check_member(self._config)
             self._put_in_force(values)
         except (OSError, CommandError, StartError) as problem:
             self._assign(before)

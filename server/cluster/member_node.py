@@ -59,6 +59,7 @@ from millstream.server.cluster.store.store import Store
 from millstream.server.cluster.store.store_opening import configured_store
 from millstream.server.cluster.stored_users import StoredUsers
 from millstream.server.config.directives import Config
+from millstream.server.config.member_rules import check_member
 from millstream.server.durability.persistence import Persistence
 from millstream.server.execution.access import Access
 from millstream.server.execution.executor import Executor
@@ -537,15 +538,7 @@ def open_member(
     config: Config, is_loading: Callable[[], bool], last_frame: Callable[[], int]
 ) -> MemberNode:
     """This server as a node of a cluster in etcd. StartError if the configuration is wrong."""
-    if config.replicaof:
-        raise StartError(
-            "replicaof cannot be given with cluster-name: etcd says who the primary is"
-        )
-    if not config.appendonly or config.appendfsync != "always":
-        raise StartError(
-            "cluster-name needs appendonly yes and appendfsync always: what a node confirms is on "
-            "its disk"
-        )
+    check_member(config)
     store = configured_store(config)
     seen, name = cluster_of(Path(config.located(NAME))), config.cluster.name
     if seen not in ("", name):

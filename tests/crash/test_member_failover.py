@@ -32,6 +32,11 @@ def test_kill_9_of_a_primary_loses_nothing_confirmed(shard: MemberServers) -> No
     second = shard.wait_for_primary()
     assert second is not first
     writer.wait_for_more()
+    with second.client() as client:  # it would confirm what is not on its disk
+        for words in (("appendonly", "no"), ("appendfsync", "everysec"), ("appendfsync", "no")):
+            refused = client.call("CONFIG", "SET", *words)
+            assert "cluster-name needs appendonly yes and appendfsync always" in str(refused)
+            assert client.call("CONFIG", "GET", words[0])[1] in (b"yes", b"always")
     first.start()
     shard.wait_for_followers()
     assert writer.missing() == set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -44,6 +46,26 @@ def test_names_fit_into_keys_of_etcd() -> None:
     ):
         with pytest.raises(ValueError, match="argument must be"):
             kind.parse(text, None)
+
+
+WHERE = ["--cluster-name", "prod", "--cluster-etcd", "http://127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (WHERE, ""),
+        ([*WHERE, "--appendfsync", "everysec"], "needs appendonly yes and appendfsync always"),
+        ([*WHERE, "--appendonly", "no"], "needs appendonly yes and appendfsync always"),
+        ([*WHERE, "--replicaof", "a 1"], "replicaof cannot be given with cluster-name"),
+        (WHERE[:2], "cluster-etcd: needs the URL of etcd"),
+        ([*WHERE, "--cluster-etcd-cert", "c"], "cluster-etcd: give both the certificate"),
+    ],
+)
+def test_a_check_finds_what_a_node_refuses(words: list[str], reason: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["serve", "--check", "--dir", str(tmp_path), *words])
+    assert done.exit_code == (1 if reason else 0), done.output
+    assert reason in done.output
 
 
 def test_urls_of_etcd_need_the_name_of_the_cluster() -> None:
