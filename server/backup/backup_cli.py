@@ -39,7 +39,8 @@ from millstream.server.backup.sources import (
 )
 from millstream.server.repair.check_report import Report, Verdict
 from millstream.server.repair.checking import Checker
-from millstream.server.repair.destination import Destination, Unusable, stoppable
+from millstream.server.repair.destination import PARTIAL, Destination, Unusable, stoppable
+from millstream.server.repair.terminal_progress import progress
 from millstream.storage.files.disk import SystemDisk
 from millstream.tools.tool_connection import ToolConnection, ToolError, timeout_option, url_option
 
@@ -274,11 +275,16 @@ def _measured(final: Path, copied: Copied, report: Report, level: str) -> dict[s
     }
 
 
+def _shown(disk: SystemDisk) -> str:
+    """The name of a copy that is not complete: of a shard of a cluster, for example."""
+    return disk.directory.name.removesuffix(PARTIAL)
+
+
 def _check(disk: SystemDisk, level: str) -> Report:
     if level == "none":
         return Report(str(disk.directory))
-    checker = Checker(disk, time.time_ns() // 1_000_000, lambda done, total: None)
-    report = checker.run(load=level == "all")
+    with progress(f"checking {_shown(disk)}") as tell:
+        report = Checker(disk, time.time_ns() // 1_000_000, tell).run(load=level == "all")
     if report.verdict is not Verdict.WHOLE:
         places = [f"{file.name}: {place.reason}" for file in report.files for place in file.places]
         reason = "; ".join([*places[:1], *report.notes[:1]]) or "it cannot be checked"
@@ -311,7 +317,8 @@ def copy_of_server(
         try:
             check(server)
             received = server.stream("BACKUP", *words)
-            copied = copy_from_server(received, disk, lambda done, total: None)
+            with progress(f"copying {_shown(disk)}") as tell:
+                copied = copy_from_server(received, disk, tell)
         except Refused as error:
             raise Failure(Outcome.REFUSED, f"{server.name}: {_refusal(str(error))}") from None
         except (Broken, ToolError) as error:
@@ -342,7 +349,8 @@ def copy_of_directory(directory: Path, disk: SystemDisk) -> tuple[Copied, dict[s
     try:
         source.lock_for("or use --url", alone=False)
         require_whole(directory)
-        copied = copy_from_directory(source, disk, lambda done, total: None)
+        with progress(f"copying {_shown(disk)}") as tell:
+            copied = copy_from_directory(source, disk, tell)
     except DataError as error:
         raise Failure(Outcome.REFUSED, str(error)) from None
     except OSError as error:

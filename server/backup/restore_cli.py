@@ -34,6 +34,7 @@ from millstream.server.repair.backup_description import DESCRIPTION
 from millstream.server.repair.check_report import Report, Verdict
 from millstream.server.repair.checking import Checker
 from millstream.server.repair.destination import Destination, stoppable
+from millstream.server.repair.terminal_progress import progress
 from millstream.storage.files.disk import SystemDisk
 from millstream.tools.tool_connection import ToolError, timeout_option, url_option
 
@@ -155,7 +156,8 @@ def read_checked(source: Path, read: Callable[[SystemDisk, Report], T], *, load:
     disk = SystemDisk(source)
     try:
         disk.lock_for("or copy its directory with `millstream backup`", alone=False)
-        report = Checker(disk, _now_ms(), lambda done, total: None).run(load=load)
+        with progress(f"checking {source.name}") as tell:
+            report = Checker(disk, _now_ms(), tell).run(load=load)
         _require_whole(source, report)
         return read(disk, report)
     except (NoStream, DataError) as error:

@@ -10,15 +10,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -37,6 +34,7 @@ from millstream.server.repair.restoring import (
     sentence_about_contents,
     sentences,
 )
+from millstream.server.repair.terminal_progress import progress
 from millstream.storage.files.disk import SystemDisk
 
 _LINES_SHOWN = 20
@@ -59,15 +57,6 @@ _WIDE = 10_000  # columns if the output is not a terminal, so that nothing is cu
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on the terminal; nothing if there is no terminal."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _print_json(value: dict[str, Any]) -> None:
@@ -164,7 +153,7 @@ def check(directory: Path, mend: bool, no_load: bool, as_json: bool, **earlier: 
     done: list[str] | None = None
     try:
         disk.lock_for("or check a copy of the directory", alone=mend)
-        with _progress("reading") as tell:
+        with progress("reading") as tell:
             report = Checker(disk, _now_ms(), tell).run(load=not no_load)
         if mend and report.verdict is Verdict.DAMAGED and not report.hopeless:
             done = _mend(disk, report)

@@ -6,7 +6,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,31 @@ def test_a_directory_is_copied_and_restored(
     assert contents(tmp_path / "backup") == backed_up
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o750
     assert digest(new_server("new").start()) == before
+
+
+def on_a_terminal(*words: str | Path) -> bytes:
+    """The output of a command on a terminal, with its errors and progress."""
+    shown, terminal = os.openpty()
+    try:
+        command = [sys.executable, "-m", "millstream", *map(str, words)]
+        with subprocess.Popen(command, stdout=terminal, stderr=terminal) as program:
+            os.close(terminal)
+            found = b""
+            with suppress(OSError):  # all of it was read, and the program has ended
+                while data := os.read(shown, 65536):
+                    found += data
+        assert program.returncode == 0, found
+        return found
+    finally:
+        os.close(shown)
+
+
+def test_a_terminal_shows_the_progress(stopped: tuple[Path, object], tmp_path: Path) -> None:
+    source, _ = stopped
+    shown = on_a_terminal("backup", source, tmp_path / "backup")
+    assert shown.index(b"copying backup") < shown.index(b"checking backup")
+    shown = on_a_terminal("restore", tmp_path / "backup", tmp_path / "new")
+    assert shown.index(b"checking backup") < shown.index(b"copying new")
 
 
 def test_a_restore_replaces_nothing(stopped: tuple[Path, object], tmp_path: Path) -> None:
