@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from millstream.commands.admin.cluster_peers import LastFrame, Reason
 from millstream.server.cluster.member_actions import Address, AskPromise
+from millstream.server.cluster.store.records import ShardRecord
 
 ASK_AGAIN_MS = 200
 HANDOVER_MS = 1000  # until the primary has to have promised after a FAILOVER
@@ -94,3 +95,8 @@ def needed_promises(wanted: int, durable: int) -> int:
     if durable == 0 and wanted > 1:
         return 0
     return wanted - durable
+
+
+def needs_lease(record: ShardRecord) -> bool:
+    """True if only a lease keeps two primaries apart: no frame has to be on another member."""
+    return record.durable == 0 and record.size > 1

@@ -392,7 +392,7 @@ class MemberNode:
         return MemberFigures(
             self.lease_ms,
             confirming,
-            service.member.elections,
+            service.member.candidate.elections,
             service.etcd_errors,
             self._served.parked,
             self.moves.moved_bytes if self.moves else 0,

@@ -76,7 +76,7 @@ def is_calm(member: Member, now_ms: int) -> bool:
     """True if a node is the primary, and nothing is due within CALM_MS."""
     view = member.view
     is_changing = view is None or member.shard in view.changes or _has_moves(member, view)
-    is_busy = is_changing or member.is_candidate or member.writing is not None
+    is_busy = is_changing or member.candidate.has_election or member.writing is not None
     has_time = not member.needs_lease or now_ms + 2 * CALM_MS < member.held_until_ms()
     return member.is_leading and not is_busy and has_time
 

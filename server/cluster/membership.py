@@ -13,9 +13,6 @@ time. Orders go out (`member_actions`). The same code decides in a server and in
 
 The store names another primary, or this node has promised a higher term than that of the store.
 
-A node that is the primary in the store and cannot lead that term stands for election at once: it
-was restarted, or has promised a higher term.
-
 If the store does not answer a node that was restarted, and N members have to confirm, the node
 takes part with what it has seen last: it leads the same term again, or follows the primary of that
 term. Members that have promised a higher term do not confirm then. The primary has all frames that
@@ -35,8 +32,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 
 from millstream.commands.admin.cluster_peers import LastFrame, Reason
+from millstream.server.cluster.candidate import Candidate
 from millstream.server.cluster.cluster_view import ClusterView, Found, addresses_after
-from millstream.server.cluster.election import ANSWERS_MS, Election, needed_promises
+from millstream.server.cluster.election import needs_lease
 from millstream.server.cluster.member_actions import (
     Action,
     Address,
@@ -53,7 +51,6 @@ from millstream.server.cluster.reshaping import Reshaping
 from millstream.server.cluster.slot_moves.move_judge import MoveJudge
 from millstream.server.cluster.slot_moves.move_rules import are_moves_older
 from millstream.server.cluster.store.records import (
-    ELECTION,
     LEASE,
     SHARD,
     Holder,
@@ -72,26 +69,18 @@ class Part(Enum):
     LEADING = auto()
 
 
-class Candidacy:
-    """An election that this node has asked for, with the versions that its end has to find."""
-
-    def __init__(self, election: Election, version: int, shard: Found[ShardRecord]) -> None:
-        self.election = election
-        self.version = version
-        self.shard = shard
-
-
 @dataclass(eq=False, repr=False)
 class Member:
     """`actions` are the orders that the caller has to carry out, and to remove. `view` is what the
     store said last, and `shard` the name of the own shard in it; "" without one. `is_store_old`:
     the store has an older state than this node has seen, for example that of a backup, and is not
-    believed. `elections` counts those that this node has asked for, `followed` is the last order to
-    follow a primary. `known` has the nodes that the store has, and the members whose lease has
-    ended. `is_announced`: the store has had the address of this node. Before, another one may have
-    the same ID, so this one takes no part. `seen` is what the store had when this node ran last,
-    and `is_recalled`: it is the view now. `is_kept`: what the store has would be seen again.
-    `moves` decides about moves of slots. `stopped` are transactions that do not begin, for tests.
+    believed. `followed` is the last order to follow a primary. `candidate` asks for elections.
+    `changed_ms`: when the term or the part changed. `known` has the nodes that the store has, and
+    the members whose lease has ended. `is_announced`: the store has had the address of this node.
+    Before, another one may have the same ID, so this one takes no part. `seen` is what the store
+    had when this node ran last, and `is_recalled`: it is the view now. `is_kept`: what the store
+    has would be seen again. `moves` decides about moves of slots. `stopped` are transactions that
+    do not begin, for tests.
     """
 
     id: str
@@ -112,7 +101,8 @@ class Member:
         self.is_announced = False
         self.is_recalled = False
         self.is_kept = True
-        self.elections = 0
+        self.candidate = Candidate()
+        self.changed_ms = 0
         self.led_term = 0
         self.writing: Purpose | None = None
         self._is_outdated = False  # the view: a transaction has ended since
@@ -122,14 +112,7 @@ class Member:
         self.moves: MoveJudge | None = None
         self.stopped: Collection[Purpose] = ()
         self._reshaping = Reshaping()
-        self._changed_ms = 0  # when the term or the part changed
-        self._heard_ms = 0  # when the followed primary was heard
-        self._is_lease_seen = False  # that of the primary, in this term
-        self._candidacy: Candidacy | None = None
-        self._standing_for: tuple[int, Found[ShardRecord]] | None = None  # until it is written
-        self._next_try_ms = self._next_order_ms = 0
-        self._asked_term = 0  # the highest one that a member has asked for
-        self._reason = Reason.SILENCE  # an operator's order to be the primary is another one
+        self._next_order_ms = 0
         # The key of the primary with its lease: as this node has ordered it, and as it is there.
         self._ordered_hold: tuple[Holder, int] | None = None
         self._hold: tuple[Holder, int] | None = None
@@ -188,9 +171,10 @@ class Member:
         is_done = commit is not None and commit.done
         if purpose is Purpose.STAND and is_done:
             assert commit is not None
-            self._begin_election(commit.revision, now_ms)
+            self.candidate.begin(self, commit.revision, now_ms)
+            self.look(now_ms)
         elif purpose is Purpose.CHOOSE:
-            self._candidacy = None
+            self.candidate.chosen()
         elif purpose is Purpose.HOLD and is_done:
             self._hold = self._ordered_hold  # this node may have another lease by now
         self.actions.append(ReadAgain())
@@ -198,8 +182,8 @@ class Member:
     def promised(self, node: str, term: int, standing: LastFrame | None, now_ms: int) -> None:
         """The answer of a member to the request of its promise; None: it has refused, or has not
         answered."""
-        if self._candidacy is not None:
-            self._candidacy.election.promised(node, term, standing)
+        if self.candidate.has_election:
+            self.candidate.promised(node, term, standing)
             self.look(now_ms)
 
     def refusal_of(self, candidate: str, term: int, reason: Reason, now_ms: int) -> str:
@@ -216,7 +200,7 @@ class Member:
             return f"this node knows the term {max(known, self.data.promised)}"
         if reason is not Reason.SILENCE or candidate == record.primary:
             return ""
-        self._asked_term = max(self._asked_term, term)
+        self.candidate.asked_term = max(self.candidate.asked_term, term)
         if self.is_leading and self.may_serve(now_ms):
             return "this node is the primary, and can confirm"
         silence_ms = self.data.silence_ms()
@@ -228,13 +212,14 @@ class Member:
 
     def stand(self, reason: Reason, now_ms: int) -> None:
         """An operator wants this node to be the primary."""
-        self._reason = reason
+        self.candidate.reason = reason
         self.look(now_ms)
 
     def order_failed(self, now_ms: int) -> None:
         """The last order to lead or to follow was not carried out: it is repeated later."""
         self._change_part(Part.RESTING, now_ms)
-        self._next_order_ms = self._next_try_ms = now_ms + self.node_timeout_ms // 4
+        self._next_order_ms = now_ms + self.node_timeout_ms // 4
+        self.candidate.wait_until(self._next_order_ms)
 
     # What the server asks
 
@@ -255,8 +240,8 @@ class Member:
         return self.part is Part.LEADING and self.data.promised <= self.led_term
 
     @property
-    def is_candidate(self) -> bool:
-        return self._candidacy is not None
+    def is_following(self) -> bool:
+        return self.part is Part.FOLLOWING
 
     def may_confirm(self, now_ms: int) -> bool:
         """True if replies of this node may leave it, as far as the lease decides that. With N, the
@@ -289,18 +274,6 @@ class Member:
             record.size == 1
             or now_ms < self.held_until_ms()
             or self.data.confirming_members() >= record.durable > 0
-        )
-
-    def is_election_known(self) -> bool:
-        """True if another member has asked for an election of this shard, and lives. One that has
-        left cannot end its election."""
-        found = self.view.candidates.get(self.shard) if self.view else None
-        record = self.record
-        return (
-            found is not None
-            and record is not None
-            and found.record.node in set(record.members) - {self.id}
-            and found.record.term > record.term
         )
 
     def _last_term(self) -> int:
@@ -340,10 +313,10 @@ class Member:
         record = self.record
         if record is None:
             return
-        if before is None or before.term != record.term:
-            self._changed_ms = now_ms
-            self._is_lease_seen = False
-        self._is_lease_seen = self._is_lease_seen or self.shard in view.holders
+        is_new = before is None or before.term != record.term
+        if is_new:
+            self.changed_ms = now_ms
+        self.candidate.note_holders(view.holders, self.shard, is_new_term=is_new)
 
     # Time
 
@@ -354,7 +327,7 @@ class Member:
         if self.view is None:
             return
         self._take_part(now_ms)
-        self._look_at_election(now_ms)
+        self.candidate.look(self, now_ms)
         if self.may_write and self.is_leading:
             self._hold_lease(self.view)
         self._reshaping.look(self, now_ms)
@@ -420,8 +393,8 @@ class Member:
                 self._order_lead(record)
         elif self.data.standing() and self._may_begin(record):
             self.part, self.led_term = Part.LEADING, record.term
-            self._changed_ms = now_ms
-            self._asked_term, self._reason = 0, Reason.SILENCE
+            self.changed_ms = now_ms
+            self.candidate.note_lead()
             log.warning("this node is the primary of shard %s in term %d", self.shard, record.term)
             self._order_lead(record)
         else:
@@ -457,133 +430,10 @@ class Member:
 
     def _change_part(self, part: Part, now_ms: int) -> None:
         self.part = part
-        self._changed_ms = now_ms
-
-    # Elections
-
-    def _look_at_election(self, now_ms: int) -> None:
-        assert self.view is not None
-        candidacy = self._candidacy
-        if candidacy is None:
-            if self.may_write and self._is_election_due(now_ms):
-                self._stand(self.view)
-            elif self.may_write:
-                self._withdraw(self.view)
-            return
-        found = self.view.shards.get(self.shard)
-        is_late = now_ms - candidacy.election.begun_ms > self.node_timeout_ms
-        if found is None or found.version != candidacy.shard.version or is_late:
-            self._give_up(candidacy, now_ms)
-            return
-        chosen = candidacy.election.look(now_ms)
-        if chosen is not None and self.may_write:
-            self._choose(self.view, candidacy, chosen)
-
-    def _is_election_due(self, now_ms: int) -> bool:
-        record = self.record
-        assert self.view is not None
-        if record is None or now_ms < self._next_try_ms or not self.lease.is_valid(now_ms):
-            return False
-        if not self.is_announced:
-            return False
-        if record.primary == self.id and self.is_leading:
-            self._reason = Reason.SILENCE
-            # A member has promised a higher term, and can follow only one that is higher still.
-            return self._asked_term > self.led_term + 1
-        if self.is_election_known():
-            return False
-        if self._reason is not Reason.SILENCE or record.primary == self.id:
-            return True
-        is_late = now_ms - self._changed_ms >= self.node_timeout_ms
-        if not record.primary:
-            return len(record.members) >= max(1, needed_promises(record.size, record.durable))
-        if self.data.promised > record.term and is_late:
-            return True  # it cannot follow the primary, which learns that from the request
-        if needs_lease(record):
-            return self.shard not in self.view.holders and (self._is_lease_seen or is_late)
-        silence_ms = self.data.silence_ms() if self.part is Part.FOLLOWING else None
-        if silence_ms is None and record.primary not in self.view.nodes:
-            return True  # the primary was stopped: it has ended its lease and its links
-        if silence_ms is not None:
-            self._heard_ms = max(self._heard_ms, now_ms - silence_ms)
-        return now_ms - max(self._heard_ms, self._changed_ms) >= self.node_timeout_ms
-
-    def _stand(self, view: ClusterView) -> None:
-        """Ask for an election. The store has one candidate at a time, which only saves work."""
-        found, other = view.shards[self.shard], view.candidates.get(self.shard)
-        known = [found.record.term, self.data.promised, self._asked_term]
-        term = max(*known, other.record.term if other is not None else 0) + 1
-        self.elections += 1
-        self._standing_for = term, found
-        name = ELECTION + self.shard
-        compares = [
-            Compare(SHARD + self.shard, found.version),
-            Compare(name, 0 if other is None else other.version),
-        ]
-        change = Change(name, encode(Holder(self.id, term)), self.lease.id)
-        self.write(Purpose.STAND, compares, [change])
-
-    def _begin_election(self, version: int, now_ms: int) -> None:
-        assert self._standing_for is not None
-        term, found = self._standing_for
-        record = found.record
-        log.warning("an election of shard %s begins: this node asks for term %d", self.shard, term)
-        addresses = {one: self.address_of(one) or ("", 0) for one in record.members}
-        needed = needed_promises(record.size, record.durable)
-        is_forced = self._reason is Reason.FORCE and record.primary != self.id
-        if is_forced and 0 < needed < len(addresses):
-            addresses.pop(record.primary, None)  # it may have frames that no other member has
-        near = self._in_zone_of(record.primary) if self._reason is Reason.SILENCE else frozenset()
-        election = Election(
-            self.id, term, needed, addresses,
-            self._reason, record.primary, near,
-            now_ms, min(ANSWERS_MS, self.node_timeout_ms // 2), self.actions.append,
-        )  # fmt: skip
-        self._reason = Reason.SILENCE
-        self._candidacy = Candidacy(election, version, found)
-        self.look(now_ms)
-
-    def _in_zone_of(self, primary: str) -> frozenset[str]:
-        """The nodes in the same zone as this one, if it has named one."""
-        found = self.known.get(primary)
-        zone = "" if found is None else found.zone
-        return frozenset(node for node, one in self.known.items() if zone and one.zone == zone)
-
-    def _choose(self, view: ClusterView, candidacy: Candidacy, chosen: str) -> None:
-        """Write the new primary, if neither the shard nor the election has changed. Without N, the
-        lease of the old primary must have ended, or that one must have promised."""
-        election, found = candidacy.election, candidacy.shard
-        record = found.record._replace(term=election.term, primary=chosen)
-        shard, own, lease = (kind + self.shard for kind in (SHARD, ELECTION, LEASE))
-        compares = [Compare(shard, found.version), Compare(own, candidacy.version)]
-        changes = [Change(shard, encode(record)), Change(own, None)]
-        if needs_lease(record):
-            held = view.holders.get(self.shard)
-            has_promised = held is not None and held.record.node in election.promises
-            compares.append(Compare(lease, held.version if held and has_promised else 0))
-            changes += [Change(lease, None)] if has_promised else []
-        self.write(Purpose.CHOOSE, compares, changes)
-
-    def _give_up(self, candidacy: Candidacy, now_ms: int) -> None:
-        """End an election: the shard has changed, or too few members have promised in time."""
-        if not self.may_write:
-            return
-        self._candidacy = None
-        self._next_try_ms = now_ms + self.node_timeout_ms // 4
-        self._remove_election(candidacy.version)
-
-    def _withdraw(self, view: ClusterView) -> None:
-        """Remove an election of this node that is over: the removal was lost, or the process."""
-        found = view.candidates.get(self.shard)
-        if found is not None and found.record.node == self.id:
-            self._remove_election(found.version)
-
-    def _remove_election(self, version: int) -> None:
-        name = ELECTION + self.shard
-        self.write(Purpose.GIVE_UP, [Compare(name, version)], [Change(name, None)])
+        self.changed_ms = now_ms
 
 
-def is_lost(known: ShardRecord, found: Found[ShardRecord] | None) -> bool:
+def is_earlier_record(known: ShardRecord, found: Found[ShardRecord] | None) -> bool:
     """True if this is an earlier record than the known one, or has continued from an earlier one:
     each change of a record is a new term."""
     if found is None or found.record.term < known.term:
@@ -595,11 +445,8 @@ def _is_earlier(view: ClusterView, seen: ClusterView) -> bool:
     """True if a view has an earlier state than a seen one."""
     return (
         view.map.epoch < seen.map.epoch
-        or any(is_lost(known.record, view.shards.get(n)) for n, known in seen.shards.items())
+        or any(
+            is_earlier_record(known.record, view.shards.get(n)) for n, known in seen.shards.items()
+        )
         or are_moves_older(view, seen)
     )
-
-
-def needs_lease(record: ShardRecord) -> bool:
-    """True if only a lease keeps two primaries apart: no frame has to be on another member."""
-    return record.durable == 0 and record.size > 1

@@ -29,7 +29,7 @@ from millstream.commands.admin.cluster_peers import LastFrame
 from millstream.errors import counted
 from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.election import needed_promises
-from millstream.server.cluster.membership import is_lost
+from millstream.server.cluster.membership import is_earlier_record
 from millstream.server.cluster.slot_moves.move_rules import UNDECIDED, are_moves_older
 from millstream.server.cluster.store.records import (
     CONFIG,
@@ -153,7 +153,9 @@ def _is_newer(answer: NodeAnswer, seen: ClusterView | None, stored: ClusterView)
     if seen is not None and (seen.map.epoch > stored.map.epoch or are_moves_older(stored, seen)):
         return True
     shards = {} if seen is None else seen.shards
-    if any(is_lost(found.record, stored.shards.get(name)) for name, found in shards.items()):
+    if any(
+        is_earlier_record(found.record, stored.shards.get(name)) for name, found in shards.items()
+    ):
         return True
     own = stored.shard_of(answer.node)
     last_term = 0 if answer.last is None else answer.last.term

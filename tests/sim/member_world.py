@@ -726,7 +726,7 @@ class World:
     def _suspend_candidate(self) -> None:
         """A candidate is suspended between its last promise and its transaction."""
         for node in self.nodes.values():
-            if node.run.member.is_candidate and not node.is_frozen:
+            if node.run.member.candidate.has_election and not node.is_frozen:
                 self.note(f"{node.name} is-late")
                 node.is_frozen = True
                 self.at(self.now_ms + self.chance.uniform(0, 6000), node.thaw)

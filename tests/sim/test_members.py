@@ -64,7 +64,7 @@ def force(node: Node) -> None:
 
 
 def elections(world: World) -> int:
-    return sum(node.run.member.elections for node in world.nodes.values())
+    return sum(node.run.member.candidate.elections for node in world.nodes.values())
 
 
 @pytest.mark.parametrize(("size", "durable"), [(3, 1), (5, 2), (2, 1)])
@@ -435,8 +435,8 @@ def test_of_equal_members_one_in_the_zone_is_chosen(reason: Reason, chosen: str)
     run = candidate.run
     if reason is Reason.SILENCE:
         primary.is_frozen = True
-        run.member._changed_ms = run.replica.heard_ms = 0  # it is the first to miss the primary
-        run.member._heard_ms = -NODE_TIMEOUT_MS
+        run.member.changed_ms = run.replica.heard_ms = 0  # it is the first to miss the primary
+        run.member.candidate._heard_ms = -NODE_TIMEOUT_MS
     else:
         run.do(lambda: run.member.stand(reason, run.now_ms))
     world.pass_time(3 * NODE_TIMEOUT_MS)
