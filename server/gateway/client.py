@@ -18,30 +18,21 @@ from millstream.server.execution.slot_check import positions_of
 from millstream.server.gateway import request_policies as policies
 from millstream.server.gateway.client_requests import Sending, slot_of
 from millstream.server.gateway.client_session import ClientSession
+from millstream.server.gateway.client_transaction import ClientTransaction
 from millstream.server.gateway.machine_nodes import Nodes
 from millstream.server.gateway.merging import (
     Merge,
     as_standalone,
     merge_of,
 )
-from millstream.server.gateway.node_connection import Answer, Call, NodeConnection, Run
+from millstream.server.gateway.node_connection import Answer, NodeConnection, Run
 from millstream.server.gateway.refused_requests import Again
 from millstream.server.gateway.reply_scanner import REFUSALS
 from millstream.server.gateway.routing import ENDED, INVALID, LARGE, SPREAD, WORDS, RequestReader
 from millstream.server.gateway.spread_requests import SpreadPart
 from millstream.server.gateway.subscriptions import Subscriptions
 from millstream.server.gateway.told_ports import TELL_PORTS
-from millstream.server.gateway.transaction import (
-    CROSSSLOT,
-    DISCARD,
-    EXECABORT,
-    MULTI,
-    NESTED,
-    OK,
-    QUEUED,
-    WATCH_INSIDE,
-    Transaction,
-)
+from millstream.server.gateway.transaction import CROSSSLOT, OK
 from millstream.server.gateway.waiting_reads import WAITS_MAX, WaitingRead, may_wait
 from millstream.server.net.keepalive import keep_alive
 from millstream.server.protocol.resp import Limits
@@ -52,7 +43,6 @@ PING = b"*1\r\n$4\r\nPING\r\n"
 UNKNOWN = (b"-NOAUTH ", b"-WRONGPASS ")  # a client that is not logged in
 IS_FULL = attrgetter("is_full")  # of a connection to a node
 REFUSED = "-ERR %s is not served by the gateway: connect to a node\r\n"
-NOT_IN_MULTI = "-ERR %s in a transaction is not served by the gateway\r\n"
 
 
 class Host(Protocol):
@@ -100,7 +90,7 @@ class Client(asyncio.Protocol):
         self._is_closed = False
         self._is_working = False
         self._sends_soon = False
-        self._transaction: Transaction | None = None
+        self._transaction = ClientTransaction(self._sending, host.nodes, self._reader)
         self._subscriptions = Subscriptions()
         self.counted = self._subscriptions.counted
 
@@ -131,7 +121,8 @@ class Client(asyncio.Protocol):
             read.close()
         self._waits.clear()
         self._more.clear()
-        self._deferred = self._transaction = None
+        self._deferred = None
+        self._transaction.leave()
         self._host.closed(self)
 
     def close(self) -> None:
@@ -253,18 +244,18 @@ class Client(asyncio.Protocol):
         reader = self._reader
         row, kind, words, raw = reader.command, reader.kind, reader.words, reader.raw
         if row is None or (kind != policies.TRANSACTION and not _takes(row, len(words))):
-            self._keyless(raw)
+            self._transaction.send_keyless(raw)
         elif kind == policies.REFUSED:
-            self._refuse(REFUSED, words)
+            self._transaction.refuse(REFUSED, words)
         elif row.name == "quit":
             self._answer(OK)
             self._is_ending = True
         elif row.name == "reset":
             self._alone(partial(self._reset, raw))
         elif kind == policies.TRANSACTION:
-            self._control(row, words, raw)
-        elif self._transaction is not None and self._transaction.is_open:
-            self._queue(self._transaction, row, kind, words, raw)
+            self._transaction.control(row, words, raw)
+        elif self._transaction.is_open:
+            self._transaction.queue(row, kind, words, raw)
         else:
             self._run(row, kind, words, raw)
 
@@ -287,25 +278,8 @@ class Client(asyncio.Protocol):
 
     # Sending
 
-    def _keyless(self, raw: bytes) -> None:
-        """An unknown command, or a wrong number of arguments: a node answers it, in a transaction
-        the one of its keys."""
-        state = self._transaction
-        if state is None or state.upstream is None:
-            if state is not None and state.is_open:
-                state.has_failed = True
-            self._sending.send(self._sending.home_node(), raw)
-        else:
-            self._send_pinned(raw)
-
     def _answer(self, data: bytes) -> None:
         self._sending.answer(data)
-
-    def _refuse(self, text: str, words: Sequence[bytes]) -> None:
-        name = words[0].decode("ascii", "replace").upper()
-        if self._transaction is not None and self._transaction.is_open:
-            self._transaction.has_failed = True
-        self._answer((text % name).encode())
 
     def _ask_all(self, row: Command, raw: bytes) -> None:
         nodes: Sequence[int] = self._host.nodes.all
@@ -377,7 +351,7 @@ class Client(asyncio.Protocol):
         self._sending.gather([(node, raw) for node in (home, *others)], merge, self.close)
 
     def _reset(self, raw: bytes) -> None:
-        self._leave_transaction()
+        self._transaction.leave()
         self._subscriptions.clear()
         self.session.clear()
         self._reader.is_trusted = False
@@ -403,103 +377,6 @@ class Client(asyncio.Protocol):
             self._order.append(run)
             upstream.send(change.request, run)
             upstream.flush()
-
-    # Transactions
-
-    def _control(self, row: Command, words: list[bytes], raw: bytes) -> None:
-        """MULTI, EXEC, DISCARD, WATCH, UNWATCH."""
-        state = self._transaction
-        if state is not None and state.is_void:
-            state = self._transaction = None
-        is_open = state is not None and state.is_open
-        if row.name == "multi":
-            if is_open:
-                self._answer(NESTED)
-            else:
-                self._begin(raw)
-        elif row.name == "watch" and len(words) > 1:
-            if is_open:
-                self._answer(WATCH_INSIDE)
-            elif self._pin(slot_of(row, words)):
-                self._sending.send_watch(self._transaction, raw)
-        elif state is None:
-            self._sending.send(self._sending.home_node(), raw)  # UNWATCH, or an error
-        elif row.name == "unwatch" and is_open:
-            self._queue(state, row, policies.ANY, words, raw)
-        else:
-            self._finish(state, row.name, raw)
-
-    def _begin(self, raw: bytes) -> None:
-        state = self._transaction = self._transaction or Transaction()
-        state.is_open = True
-        self._reader.keeps_together = False
-        if state.upstream is None:
-            self._answer(OK)
-        else:
-            self._send_pinned(raw)
-
-    def _pin(self, slot: int | None) -> bool:
-        """Make this the slot of the transaction; False, and an error, if it is that of another."""
-        state = self._transaction = self._transaction or Transaction()
-        if state.slot is not None and slot is not None and state.slot != slot:
-            state.has_failed = state.has_failed or state.is_open
-            self._answer(CROSSSLOT)
-            return False
-        if state.upstream is None:
-            nodes = self._host.nodes
-            node = self._sending.node_of(slot)
-            if node in nodes.failed:
-                if state.is_open:
-                    state.has_failed = True
-                else:
-                    self._leave_transaction()  # nothing is watched
-                self._answer(nodes.unreachable(node))
-                return False
-            state.upstream = self._sending.upstream(node)
-            if state.is_open:
-                before = [MULTI, *state.kept]
-                state.upstream.send(b"".join(before), Call(_ignore, len(before)))
-        state.slot = slot if state.slot is None else state.slot
-        return True
-
-    def _send_pinned(self, raw: bytes) -> None:
-        self._sending.send_pinned(self._transaction, raw)
-
-    def _queue(
-        self, state: Transaction, row: Command, kind: int, words: list[bytes], raw: bytes
-    ) -> None:
-        """A request after MULTI."""
-        is_for_all = kind == policies.ALL and row.name not in policies.AT_ONCE_IN_MULTI
-        if is_for_all or kind in (policies.SESSION, policies.SUBSCRIPTION, policies.OWN):
-            self._refuse(NOT_IN_MULTI, words)
-            return
-        slot = slot_of(row, words)
-        if slot is None and state.upstream is None:
-            if state.keep(raw):
-                self._answer(QUEUED)
-            else:
-                self._refuse(NOT_IN_MULTI, words)
-        elif self._pin(slot):
-            self._send_pinned(raw)
-
-    def _finish(self, state: Transaction, name: str, raw: bytes) -> None:
-        """EXEC, DISCARD, or UNWATCH outside a transaction."""
-        if name == "exec" and state.has_failed:
-            if state.upstream is not None:
-                state.upstream.send(DISCARD, Call(_ignore))
-            self._answer(EXECABORT)
-        elif name == "discard" and state.upstream is None:
-            self._answer(OK)
-        elif not state.is_open and name != "unwatch":
-            self._send_pinned(raw)  # the node knows the words of the error
-            return
-        elif self._pin(None):
-            self._send_pinned(raw)
-        self._leave_transaction()
-
-    def _leave_transaction(self) -> None:
-        self._transaction = None
-        self._reader.keeps_together = True
 
     # Replies
 
@@ -535,12 +412,11 @@ class Client(asyncio.Protocol):
     def upstream_ended(self, upstream: NodeConnection, *, lost: bool) -> None:
         if self.upstreams.get(upstream.node) is upstream:
             del self.upstreams[upstream.node]
-        state = self._transaction
-        if state is not None and state.upstream is upstream:
+        if self._transaction.is_at(upstream):
             if lost or self._host.retry_s == 0:
                 self.close()
-            else:  # EXEC is refused; it was not sent
-                state.upstream, state.has_failed = None, True
+            else:
+                self._transaction.note_lost_node()
         elif lost and not self._wait_again(upstream) and not self._sending.recover(upstream):
             self.close()
 
@@ -577,10 +453,6 @@ class Client(asyncio.Protocol):
 def _takes(row: Command, count: int) -> bool:
     """True if the command may have this number of words."""
     return count == row.arity or (row.arity < 0 and count >= -row.arity)
-
-
-def _ignore(reply: bytes) -> None:
-    """The gateway has answered for the node; an error shows at EXEC."""
 
 
 def encode_error(text: str) -> bytes:
