@@ -1,5 +1,4 @@
-"""This server as a node of a cluster on many machines: what it tells clients about the shards, and
-which requests it serves.
+"""This server as a node of a cluster on many machines: its parts, and which requests it serves.
 
 The map, the members and their addresses are those of the store (`member_service`). The primary of a
 shard serves its slots. A replica sends clients to the primary, except reads of those that have sent
@@ -10,16 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
-from millstream import __version__
 from millstream.commands.admin.cluster_peers import Reason
-from millstream.commands.later.node_row import NodeRow
 from millstream.commands.runtime.context import Session
 from millstream.errors import CommandError, StartError
 from millstream.server.clients import Clients
@@ -27,17 +22,13 @@ from millstream.server.cluster.cluster_secret import ClusterSecret
 from millstream.server.cluster.cluster_view import ClusterView
 from millstream.server.cluster.coverage import Coverage
 from millstream.server.cluster.member_actions import Address
+from millstream.server.cluster.member_address import announced_record
 from millstream.server.cluster.member_handover import MemberHandover
 from millstream.server.cluster.member_relay import MemberRelay
 from millstream.server.cluster.member_service import MemberService, MemberSettings, steady_ms
+from millstream.server.cluster.member_table import NO_ID, MemberTable
 from millstream.server.cluster.membership import Part
-from millstream.server.cluster.node import (
-    NO_REPLICA,
-    UNSERVED,
-    endpoint_of,
-    local_end,
-    port_of,
-)
+from millstream.server.cluster.node import NO_REPLICA, UNSERVED
 from millstream.server.cluster.peers import Peers
 from millstream.server.cluster.promise_request import Asker
 from millstream.server.cluster.rare_warnings import RareWarnings
@@ -46,14 +37,7 @@ from millstream.server.cluster.served_slots import ServedSlots
 from millstream.server.cluster.slot_map import new_id
 from millstream.server.cluster.slot_moves.move_links import MoveLinks
 from millstream.server.cluster.slot_moves.slot_moving import SlotMoving
-from millstream.server.cluster.states import (
-    FAILED,
-    LOADING,
-    ONLINE,
-    MemberFigures,
-    NodeState,
-)
-from millstream.server.cluster.store.records import NodeRecord
+from millstream.server.cluster.states import MemberFigures, NodeState
 from millstream.server.cluster.store.seen_store import NAME, SeenStore, cluster_of
 from millstream.server.cluster.store.store import Store
 from millstream.server.cluster.store.store_opening import configured_store
@@ -70,15 +54,11 @@ from millstream.server.net.listeners import Listeners
 from millstream.server.net.tls_contexts import make_link_context
 from millstream.server.replication.link_connection import dial
 from millstream.server.replication.role import Role
-from millstream.server.replication.terms import Sign
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.manifest import load_manifest
 from millstream.storage.keyspace.keyspace import Keyspace
 
 log = logging.getLogger("millstream.cluster")
-
-NO_ID = "0" * 40
-ANYWHERE = ("*", "0.0.0.0", "::", "")
 
 
 class SettingsFile(Protocol):
@@ -124,6 +104,9 @@ class MemberNode:
     ) -> None:
         self.id = node
         self.last_frame = last_frame
+        self.table = MemberTable(node, config, lambda: self.service, is_loading, last_frame)
+        self.rows, self.count_nodes = self.table.rows, self.table.count_nodes
+        self.count_slots = self.table.count_slots
         self.slots = SlotCheck(self)
         self.coverage = Coverage(config, self.slots, self.count_slots)
         self.service: MemberService | None = None
@@ -134,7 +117,6 @@ class MemberNode:
         self._store = store
         self._server: MemberServer | None = None
         self._config = config
-        self._is_loading = is_loading
         self._readers: set[int] = set()  # clients that have sent READONLY
         self.moves: MoveLinks | None = None
         self.moving: SlotMoving | None = None
@@ -260,11 +242,7 @@ class MemberNode:
 
     @property
     def _view(self) -> ClusterView | None:
-        return None if self.service is None else self.service.member.view
-
-    @property
-    def _known(self) -> Mapping[str, NodeRecord]:
-        return {} if self.service is None else self.service.member.known
+        return self.table.view
 
     @property
     def shard(self) -> str:
@@ -338,7 +316,7 @@ class MemberNode:
 
     def unserved_slot(self, slot: int) -> str | None:
         """The error of a request for a slot without a known primary; None if it has one."""
-        return UNSERVED if self._primary_of(self._served.owners[slot]) is None else None
+        return UNSERVED if self.table.primary_of(self._served.owners[slot]) is None else None
 
     def is_primary_of_term(self) -> bool:
         """True if this node leads a term. It may end before the slots that it serves are known."""
@@ -347,11 +325,11 @@ class MemberNode:
     def foreign_slot(self, session: Session, slot: int) -> str:
         """The error of a request for the slot of another node, or of this one as long as it is the
         primary in the store, but does not lead."""
-        primary = self._primary_of(self._served.owners[slot])
+        primary = self.table.primary_of(self._served.owners[slot])
         assert primary is not None
         if primary == self.id:
             return DOWN
-        row = self._row(primary, session)
+        row = self.table.row(primary, session)
         return f"MOVED {slot} {row.endpoint or ''}:{row.client_port}"
 
     def may_read(self, session: Session, slot: int) -> bool:
@@ -373,14 +351,7 @@ class MemberNode:
         if self.moves is not None:
             self.moves.forget(client)
 
-    def _primary_of(self, shard: str) -> str | None:
-        """The ID of the primary of a shard, if its address is known."""
-        view = self._view
-        found = view.shards.get(shard) if view else None
-        primary = found.record.primary if found is not None else ""
-        return primary if primary and (primary == self.id or primary in self._known) else None
-
-    # Nodes
+    # Figures and orders
 
     @property
     def figures(self) -> MemberFigures | None:
@@ -399,93 +370,11 @@ class MemberNode:
             self.moves.leaving.pauses if self.moves else Histogram(),
         )
 
-    def count_nodes(self) -> dict[str, int]:
-        """The number of nodes by their health."""
-        counts = dict.fromkeys((ONLINE, LOADING, FAILED), 0)
-        for found in self._view.shards.values() if self._view else ():
-            for node in found.record.members:
-                counts[self._health(node)] += 1
-        return counts
-
     @property
     def is_serving(self) -> bool:
         """True if requests run here: on a replica, reads."""
         terms = None if self.service is None else self.service.terms
         return terms is not None and not terms.is_down and not self.slots.is_down
-
-    def count_slots(self) -> tuple[int, int]:
-        """The number of slots in the map, and that of the slots whose nodes do not run."""
-        count = failed = 0
-        for first, last, shard in self._view.map.ranges if self._view else ():
-            count += last - first + 1
-            primary = self._primary_of(shard)
-            if primary is None or self._health(primary) == FAILED:
-                failed += last - first + 1
-        return count, failed
-
-    def _health(self, node: str) -> str:
-        if node == self.id:
-            return LOADING if self._is_loading() else ONLINE
-        if self._view and node in self._view.nodes:
-            return ONLINE
-        sign = self._sign_of(node)  # etcd may be gone, also since the start of this node
-        return ONLINE if sign is not None and sign.is_recent else FAILED
-
-    def _sign_of(self, node: str) -> Sign | None:
-        """The last sign of life of another node, if this one has a link to it."""
-        return None if self.service is None else self.service.terms.sign_of(node)
-
-    def rows(self, session: Session) -> list[NodeRow]:
-        """All members with a known address as this client sees them: by the first slot of their
-        shard, the primary of each shard first."""
-        view = self._view
-        if view is None:
-            return [self._row(self.id, session)]
-        rows = []
-        for found in view.shards.values():
-            primary = found.record.primary
-            for node in sorted(found.record.members, key=lambda one: (one != primary, one)):
-                if node == self.id or node in self._known:
-                    rows.append(self._row(node, session))
-        by_shard = {row.shard_id: list(row.ranges[:1]) for row in rows if not row.primary}
-        return sorted(rows, key=lambda row: (by_shard.get(row.shard_id, []), bool(row.primary)))
-
-    def _row(self, node: str, session: Session) -> NodeRow:
-        config, own = self._config, node == self.id
-        record = self._own_record(session) if own else self._known[node]
-        shard = self._view.shard_of(node) if self._view else None
-        found = self._view.shards[shard].record if self._view and shard else None
-        primary = found.primary if found is not None else ""
-        has_tls = local_end(session, config.tls.port)[1]
-        sign = None if own else self._sign_of(node)
-        return NodeRow(
-            node,
-            found.id if found is not None else NO_ID,
-            self._ranges_of(shard) if node == primary else (),
-            record.host,
-            record.hostname,
-            endpoint_of(config, record.host, record.hostname),
-            port_of(has_tls, record.port, record.tls_port),
-            record.port,
-            record.tls_port,
-            own,
-            self._health(node),
-            sign.heard_ms if sign is not None else 0,
-            self.last_frame() if own else sign.frame if sign is not None else 0,
-            "" if node == primary else primary or NO_ID,
-            record.zone,
-        )
-
-    def _own_record(self, session: Session) -> NodeRecord:
-        """The address of this node, as others are told."""
-        if self.service is not None:
-            return self.service.enrollment.record
-        host = local_end(session, 0)[0]
-        return NodeRecord(host, self._config.port, self._config.tls.port, "", "", "", "")
-
-    def _ranges_of(self, shard: str | None) -> tuple[tuple[int, int], ...]:
-        ranges = self._view.map.ranges if self._view else ()
-        return tuple((first, last) for first, last, name in ranges if name == shard)
 
     def stand(self, is_forced: bool) -> None:
         """CLUSTER FAILOVER: this replica asks for an election at once."""
@@ -496,42 +385,6 @@ class MemberNode:
         reason = Reason.FORCE if is_forced else Reason.FAILOVER
         self.service.member.stand(reason, steady_ms())
         self.service.look()
-
-
-def announced_record(config: Config, port: int) -> NodeRecord:
-    """The address at which other nodes and clients reach this server. StartError if it is not
-    known."""
-    cluster = config.cluster
-    return NodeRecord(
-        cluster.announce_ip or _own_address(config),
-        cluster.announce_port or port,
-        cluster.announce_tls_port or config.tls.port,
-        cluster.announce_hostname,
-        cluster.zone,
-        __version__,
-        "",
-    )
-
-
-def _own_address(config: Config) -> str:
-    """The address on which this server listens; if that is every one, the one from which it reaches
-    etcd."""
-    named = [one for one in config.bind if one.lstrip("-") not in ANYWHERE]
-    if named:
-        return named[0].lstrip("-")
-    url = config.cluster.etcd.replace(",", " ").split()[0]
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    try:
-        [(family, _, _, _, address), *_] = socket.getaddrinfo(
-            parts.hostname, parts.port or 2379, type=socket.SOCK_DGRAM
-        )
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        raise StartError(
-            "the address of this machine is not known: give it with cluster-announce-ip"
-        ) from None
 
 
 def open_member(
