@@ -76,8 +76,8 @@ class Enrollment:
     def _join(self) -> None:
         """Become a member of a shard with room. A node without data may be one at once: N + 1 and
         M - N of M members share one, also if some of the M have not joined yet. It begins a new
-        term, as every change of the members does: an etcd that was restored from before is not
-        believed."""
+        term, as every change of the members does: an etcd that was restored from before is
+        ignored."""
         view = self.member.view
         assert view is not None
         if self.member.shard:

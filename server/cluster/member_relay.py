@@ -125,7 +125,7 @@ class MessageLink:
         self.refused(reason)
 
     def refused(self, reason: str) -> None:
-        """The other node does not believe this one, or its reply is not valid."""
+        """The other node has refused the secret, or its reply is not valid."""
         self._lose(reason, self._loop.time())
 
     def connection_lost(self) -> None:

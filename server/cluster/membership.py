@@ -73,8 +73,8 @@ class Part(Enum):
 class Member:
     """`actions` are the orders that the caller has to carry out, and to remove. `view` is what the
     store said last, and `shard` the name of the own shard in it; "" without one. `is_store_old`:
-    the store has an older state than this node has seen, for example that of a backup, and is not
-    believed. `followed` is the last order to follow a primary. `candidate` asks for elections.
+    the store has an older state than this node has seen, for example that of a backup, and is
+    ignored. `followed` is the last order to follow a primary. `candidate` asks for elections.
     `changed_ms`: when the term or the part changed. `known` has the nodes that the store has, and
     the members whose lease has ended. `is_announced`: the store has had the address of this node.
     Before, another one may have the same ID, so this one takes no part. `seen` is what the store
@@ -305,7 +305,7 @@ class Member:
         if is_store_old and not self.is_store_old:
             log.error(
                 "etcd has an older state of the cluster than this node has seen: it was restored "
-                "from a backup, and is not believed"
+                "from a backup, and is ignored"
             )
         self.is_store_old = is_store_old
 

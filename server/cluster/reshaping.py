@@ -8,7 +8,7 @@ writes the new members. N + 1 of them have each confirmed frame then, so any M -
 too. The new one counts only when it is written: until then the old members may elect a primary.
 
 The new members begin a new term with the same primary: a store that is restored from a backup with
-the old members has a lower term, and is not believed.
+the old members has a lower term, and is ignored.
 """
 
 from __future__ import annotations

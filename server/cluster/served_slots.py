@@ -2,8 +2,8 @@
 those that its data hides because they move (`storage/keyspace/slot_states`).
 
 Requests for slots of the shard that are hidden wait (`execution/slot_parking`), and those for slots
-that it has got, until the map is on the disk. Clients that have to do with slots of which the map
-names another shard now learn that.
+that it has got, until the map is on the disk. When the map gives slots to another shard, the waits,
+subscriptions and transactions of their clients end (`slot_moves/slot_clients`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The states of nodes, as they are told and shown."""
+"""The states of nodes, in messages, metrics and tables."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ know is the newest of all that matter, if one of these holds:
   and one of them at least is among these members. (Without N, it is the primary alone; a node that
   joined and was elected before any other member had seen it has no data.)
 
-The others than the primary may be missing if they are lost for ever, which only the operator knows:
+Members other than the primary may be missing if their data is lost, which only the operator knows:
 N of them, or any number without N, where a failover may lose writes anyway. M - N answers are
 needed in any case, as for an election: together they have all that was confirmed.
 
@@ -56,7 +56,7 @@ class Unrecoverable(Exception):
 
 class ExpectedSize(NamedTuple):
     """The number of shards, and of each shard the number of its members and of those that confirm,
-    as the operator believes; None: not given."""
+    as the operator has given it; None: not given."""
 
     shards: int | None = None
     members: int | None = None

@@ -1,10 +1,10 @@
 """The supervisor: starts the nodes of one machine and their gateways, restarts those that end, and
 stops all of them.
 
-It serves no client itself. Each process has one end of a socket pair: the supervisor learns from it
-whether the process is ready, and tells it about the nodes. A process that ends is started again
-after 1, 2, 4 .. 30 seconds. If one cannot be started the first time, the others are stopped and
-the supervisor ends: the configuration has to be corrected. Gateways are stopped first.
+It serves no client itself. Each process has one end of a socket pair: over it, the process says
+that it is ready, and the supervisor sends the states of the nodes. A process that ends is started
+again after 1, 2, 4 .. 30 seconds. If one cannot be started the first time, the others are stopped
+and the supervisor ends: the configuration has to be corrected. Gateways are stopped first.
 """
 
 from __future__ import annotations

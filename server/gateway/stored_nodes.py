@@ -3,7 +3,7 @@ primary.
 
 Map, members and addresses come from the store. While it cannot be reached, what was known stays,
 and MOVED tells of changes. A store with lower terms or epochs than those seen before was restored
-from an old copy, and is not believed.
+from an old copy, and is ignored.
 """
 
 from __future__ import annotations

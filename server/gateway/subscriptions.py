@@ -62,7 +62,7 @@ class Subscriptions:
 
     def change(self, command: str, words: Sequence[bytes], node: int) -> Iterator[Change]:
         """The requests that a client's request becomes. `node` has its names; without names, all
-        nodes with names of this kind are told to end these."""
+        nodes with names of this kind get a request to end these."""
         kind = command.replace("unsub", "sub")
         held = self._held.setdefault(kind, {})
         before = dict(held)

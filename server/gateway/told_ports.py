@@ -1,7 +1,7 @@
-"""The ports of nodes that clients are told.
+"""The ports of nodes in replies to clients.
 
-A node tells the ports for TLS if it is asked over TLS. The gateway may ask it in another way than a
-client asks the gateway.
+A node replies with the ports for TLS if it is asked over TLS. The gateway may ask it in another way
+than a client asks the gateway.
 """
 
 from __future__ import annotations

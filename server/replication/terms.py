@@ -2,7 +2,7 @@
 
 A shard is a few servers with the same data. In each *term* at most one of them is its primary; who
 that is, and what the next term is, is decided elsewhere (server/cluster), which gives the orders.
-This module carries them out so that neither a late order nor an old primary can do harm:
+This module carries them out. A late order, or an old primary, must not damage the data:
 
 * A member promises terms. It acknowledges nothing to the primary of a lower term than it has
   promised, also after a restart: the promise is in the data directory, and an acknowledgement or

@@ -209,7 +209,7 @@ def test_the_copy_begins_again_if_a_failover_lost_the_last_frame(seed: int) -> N
     old = fleet.source.disk.copy()
     before = fleet.writes
     fleet.until(lambda: fleet._is_following() and fleet.writes > before + 50)
-    fleet.restart(fleet.source, old)  # an heir that lacks the frames since
+    fleet.restart(fleet.source, old)  # as a later primary that lacks the frames since
     fleet.rest(100)
     fleet.hand_over(7)
     fleet.judge()

@@ -201,7 +201,7 @@ class Departures:
                 feed.note_obstacle(error.message)
                 return
         left = self._left.get(move)
-        if left is not None:  # an heir has recorded none: its hand-over is taken back
+        if left is not None:  # None after a failover: the hand-over is taken back
             feed.say_left(Left(left.number, feed.asked_round))
 
     def _leave(self, feed: SlotFeed) -> None:

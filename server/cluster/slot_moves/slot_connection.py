@@ -1,7 +1,7 @@
 """One connection to the primary of another shard whose slots come here: an asyncio protocol.
 
-After CLUSTER PEER and COPYSLOTS, records arrive; acknowledgements and the wish for the hand-over go
-the other way, without replies.
+After CLUSTER PEER and COPYSLOTS, records arrive. Acknowledgements and the request for the hand-over
+go the other way, without replies.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class SlotData:
         return self._keyspace.slot_states.left
 
     def is_freeing(self, ranges: Ranges) -> bool:
-        """True if earlier data of these slots is not freed yet: an heir may have slots that have
-        left and are to be dropped, although the primary before it had dropped them."""
+        """True if earlier data of these slots is not freed yet. After a failover, slots may have
+        left and not be dropped, although the primary before had dropped them."""
         has_left = any(overlap(ranges, one.ranges) for one in self.departures.values())
         return has_left or self._keyspace.slot_states.is_freeing(ranges)
 

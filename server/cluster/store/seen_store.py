@@ -2,7 +2,7 @@
 
 A node leads or follows in a term only when the record of its shard in that term is in the file. So
 the members of a shard together know the newest record, also when etcd is lost, and a node that was
-restarted does not believe an etcd with an older state. If etcd does not answer, the node takes part
+restarted ignores an etcd with an older state. If etcd does not answer, the node takes part
 with what is in the file (`Member.recall`).
 
 Values that last only as long as a lease are not kept, except the addresses of nodes, and the orders

@@ -5,7 +5,7 @@ what follows the prefix of the cluster in etcd: `map`, `shard/s1`. Nothing here 
 the nodes do, with transactions that compare versions.
 
 Each call ends within a few seconds. `Unreachable` means that the outcome is unknown: a transaction
-may have been carried out, and may even be carried out later. Its compares keep it from doing harm
+may have been carried out, and may even be carried out later. Its compares make it fail
 then, so a transaction whose order matters has some.
 """
 
