@@ -53,23 +53,37 @@ class Election:
 
     def look(self, now_ms: int) -> str | None:
         """Ask those that have not promised yet; return the chosen member once it is certain."""
-        is_waiting = now_ms - self.begun_ms < HANDOVER_MS and self.primary not in self.promises
-        if self.reason is Reason.FAILOVER and is_waiting and self.primary in self.addresses:
+        if self._waits_for_primary(now_ms):
             self._ask(self.primary, now_ms)
             return None
         others = [node for node in self.addresses if node != self.candidate]
         missing = [node for node in others if node not in self.promises]
-        has_waited = now_ms - self.begun_ms >= self.wait_ms or not missing
-        enough = max(self.needed, 1) - 1
-        is_own_due = has_waited if not self.needed else len(others) - len(missing) >= enough
-        if is_own_due and self.candidate in self.promises:
-            best = self._best()
-            is_first = not self.primary or self.reason is Reason.FORCE
-            if self.needed or is_first or self.promises[best].term:
-                return best
-        for node in [*missing, *([self.candidate] if is_own_due else [])]:
+        if self._is_own_due(len(others), len(missing), now_ms):
+            if self.candidate in self.promises and self._may_end():
+                return self._best()
+            missing.append(self.candidate)
+        for node in missing:
             self._ask(node, now_ms)
         return None
+
+    def _waits_for_primary(self, now_ms: int) -> bool:
+        """True while only the primary is asked: it stops, so that the candidate has all frames."""
+        is_asked = self.reason is Reason.FAILOVER and self.primary in self.addresses
+        return (
+            is_asked and self.primary not in self.promises and now_ms - self.begun_ms < HANDOVER_MS
+        )
+
+    def _is_own_due(self, others: int, missing: int, now_ms: int) -> bool:
+        """True if only the promise of the candidate may be missing."""
+        if self.needed:
+            return others - missing >= self.needed - 1
+        return not missing or now_ms - self.begun_ms >= self.wait_ms
+
+    def _may_end(self) -> bool:
+        """True if the best member can be the primary. Without N, one that has never had the data
+        can be only the first one, or if an operator orders that."""
+        is_first = not self.primary or self.reason is Reason.FORCE
+        return bool(self.needed or is_first or self.promises[self._best()].term)
 
     def _ask(self, node: str, now_ms: int) -> None:
         asked_ms = self._asked_ms.get(node)

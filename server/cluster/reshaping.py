@@ -115,11 +115,7 @@ class Reshaping:
             if self.left_out and not self._is_left_out(leader, record):
                 return False
             self._needed_frame = standing.number
-        others = {*record.members, change.add} - {leader.id, change.remove, ""}
-        acknowledged = {node: leader.data.acknowledged_frame(node) for node in others}
-        copies = sum(frame >= self._needed_frame for frame in acknowledged.values())
-        has_joined = not change.add or acknowledged[change.add] >= self._needed_frame
-        if copies < record.durable or not (has_joined or self.left_out):
+        if not self._have_enough(leader, record, change, self._needed_frame):
             if self.left_out and now_ms - self._since_ms > LEFT_OUT_MS:
                 self._begin()  # it counts again: the shard has to confirm
             return False
@@ -128,6 +124,16 @@ class Reshaping:
         self._begin()
         self.left_out, self._since_ms = frozenset({change.remove}), now_ms
         return False
+
+    def _have_enough(
+        self, leader: Leader, record: ShardRecord, change: ShardChange, frame: int
+    ) -> bool:
+        """True if enough of the others have this frame: until a member is left out, also the one
+        that is to join."""
+        others = {*record.members, change.add} - {leader.id, change.remove, ""}
+        having = {node for node in others if leader.data.acknowledged_frame(node) >= frame}
+        has_joined = not change.add or change.add in having
+        return len(having) >= record.durable and (has_joined or bool(self.left_out))
 
     def _is_left_out(self, leader: Leader, record: ShardRecord) -> bool:
         """True if the order to count only the others was carried out: after the look after it."""
