@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from millstream.server.cluster.store.seen_store import SeenStore
+
+log = logging.getLogger("millstream.cluster")
 
 LATER_S = 0.2
 
@@ -62,8 +65,11 @@ class SeenKeeping:
             async with asyncio.timeout(LATER_S):
                 await self._is_urgent.wait()
         self.is_writing = True
+        done = False
         try:
             done = await asyncio.to_thread(self._seen.write)
+        except Exception:  # for example, no thread can be started
+            log.critical("what was seen in etcd cannot be written", exc_info=True)
         finally:
             self.is_writing = self._is_to_write = False
         self._on_written(done)
