@@ -110,7 +110,7 @@ def test_a_lost_shard_does_not_stop_the_other(shards: Shards) -> None:
     alone = next(two.others(second))
     wait_until(lambda: "is the primary of shard s2" in alone.log, what="the election")
     assert ask(alone, "SET", "x", "lost") == DOWN
-    assert state(alone) == ("fail", 0)
+    wait_until(lambda: state(alone), lambda found: found == ("fail", 0))  # its disk has the term
     wait_until(lambda: serves(alone), lambda found: found == 0.0)
     assert ask(alone, "CONFIG", "SET", "cluster-allow-reads-when-down", "yes") == OK
     wait_until(lambda: ask(alone, "GET", "x"), lambda found: found == b"confirmed")
