@@ -14,7 +14,13 @@ from pyarrow.fs import FileSystem
 from millstream.errors import DataError
 from millstream.server_url import has_at_after_host
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.files.manifest import NAME, Manifest
+from millstream.storage.files.manifest import (
+    NAME,
+    NODES_BACKUP_NAME,
+    NODES_NAME,
+    Manifest,
+    nodes_hint,
+)
 
 
 def is_uri(name: str) -> bool:
@@ -100,14 +106,21 @@ class Folder:
         opened.name = f"{self}/{file}"  # for errors
         return opened
 
+    def _has(self, name: str) -> bool:
+        try:
+            self.open(name).close()
+        except OSError:
+            return False
+        return True
+
     def manifest(self) -> Manifest:
         """The manifest; DataError says what is wrong with the folder."""
         try:
             file = self.open(NAME)
         except (FileNotFoundError, NotADirectoryError):
-            raise DataError(
-                f"{self} is not a data directory of millstream: it has no file {NAME!r}"
-            ) from None
+            found = [name for name in (NODES_BACKUP_NAME, NODES_NAME) if self._has(name)]
+            hint = nodes_hint(found, self) or f": it has no file {NAME!r}"
+            raise DataError(f"{self} is not a data directory of millstream{hint}") from None
         except OSError as error:
             raise DataError(f"{self} cannot be read: {error}") from None
         with closing(file):

@@ -17,7 +17,7 @@ from millstream.glob import Patterns
 from millstream.storage.dump.base_export import RdbExport, export_base
 from millstream.storage.dump.file_writing import TARGETS, RdbWriter
 from millstream.storage.files.disk import File, SystemDisk
-from millstream.storage.files.manifest import NAME, load_manifest
+from millstream.storage.files.manifest import NAME, load_manifest, nodes_hint
 
 _LOSSES_SHOWN = 20
 
@@ -87,7 +87,8 @@ def _newest_base(directory: Path) -> File:
     disk = SystemDisk(directory)
     manifest = load_manifest(disk)
     if manifest is None:
-        raise DataError(f"{directory} has no {NAME}: it is not a data directory")
+        hint = nodes_hint(disk.names(), directory) or ": it is not a data directory"
+        raise DataError(f"{directory} has no {NAME}{hint}")
     if manifest.base is None:
         raise DataError(f"{directory} has no snapshot yet: run BGSAVE first")
     return disk.read(manifest.base)

@@ -8,11 +8,12 @@ from millstream.server.config.apply import READ, of_cluster_state
 from millstream.server.config.kinds import YES_NO, directive, integer, one_of
 from millstream.server.config.replica_directives import HOST
 from millstream.server.config.store_directives import StoreDirectives
+from millstream.storage.files.manifest import NODES_NAME
 
 cluster = partial(directive, section="Cluster")
 BY_IP, BY_HOSTNAME, UNKNOWN = "ip", "hostname", "unknown-endpoint"
 # Here, so that a server without a cluster loads no module of one.
-MAP_NAME = "cluster.json"
+MAP_NAME = NODES_NAME
 SUPERVISOR_VARIABLE = "MILLSTREAM_SUPERVISOR"
 NODE_COUNT_VARIABLE = "MILLSTREAM_NODES"  # of one machine: maxmemory is divided by it
 

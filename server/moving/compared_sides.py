@@ -40,7 +40,7 @@ from millstream.storage.dump.rdb_file import STRING, RdbFile
 from millstream.storage.dump.reader import Reader
 from millstream.storage.dump.stream_reading import STREAM, STREAM_3, STREAM_4, StreamReader
 from millstream.storage.files.disk import SystemDisk
-from millstream.storage.files.manifest import NAME, load_manifest
+from millstream.storage.files.manifest import NAME, load_manifest, nodes_hint
 from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.keyspace.keyspace import Keyspace
 from millstream.storage.streams.stream import Stream
@@ -228,7 +228,8 @@ def _directory_side(path: Path) -> KeyspaceSide:
     try:
         manifest = load_manifest(disk)
         if manifest is None:
-            raise NotComparable(f"{name} has no {NAME}: it is not a data directory")
+            hint = nodes_hint(disk.names(), name) or ": it is not a data directory"
+            raise NotComparable(f"{name} has no {NAME}{hint}")
         keyspace = load_strictly(disk, manifest, LoadReport(), _FAR_MS)
         return KeyspaceSide(
             name, keyspace, has_consumer_times=_has_consumer_times(disk, manifest.base)

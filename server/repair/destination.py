@@ -19,17 +19,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from millstream.errors import DataError
-from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.repair.backup_description import DESCRIPTION, directory_id
 from millstream.storage.files.disk import Disk, SystemDisk
-from millstream.storage.files.manifest import NAME, is_ours
+from millstream.storage.files.manifest import (
+    NAME,
+    NODES_BACKUP_NAME,
+    NODES_NAME,
+    is_ours,
+    nodes_hint,
+)
 
 PARTIAL = ".partial"
-CLUSTER_BACKUP = "cluster-backup.json"  # the description of a backup of a cluster
+CLUSTER_BACKUP = NODES_BACKUP_NAME  # the description of a backup of a cluster
 USERS_NAME = "users.acl"
 _MODE = 0o700  # a copy has all data, and the files of a server can be read by all users
 _OF_EVERY_COPY = {NAME, "lock", DESCRIPTION, DESCRIPTION + ".tmp"}
-_OF_CLUSTERS = {CLUSTER_BACKUP, MAP_NAME, USERS_NAME}  # files next to the folders of copies
+_OF_CLUSTERS = {CLUSTER_BACKUP, NODES_NAME, USERS_NAME}  # files next to the folders of copies
 _OF_EVERY_DISK = {"lost+found"}
 
 
@@ -39,14 +44,7 @@ class Unusable(Exception):
 
 def without_data(disk: Disk) -> DataError:
     """The error for a directory that is not that of a server. It says where the data may be."""
-    names, hint = disk.names(), ""
-    if CLUSTER_BACKUP in names:
-        hint = (
-            ": it is the backup of a cluster, which `millstream cluster restore` copies; each "
-            "folder in it is the backup of one node"
-        )
-    elif MAP_NAME in names:
-        hint = f": it is a directory of nodes; name one of them, such as {disk.directory}/0001"
+    hint = nodes_hint(disk.names(), disk.directory)
     return DataError(f"{disk.directory} holds no data of a server{hint}")
 
 

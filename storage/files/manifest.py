@@ -9,7 +9,7 @@ reads it when something is wrong. docs/formats.md has the byte layout.
 import contextlib
 import re
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from typing import NamedTuple
 
 from millstream.errors import DamageError, ForeignError, FormatError
@@ -17,6 +17,9 @@ from millstream.storage.files.disk import Disk
 
 NAME = "manifest"
 TEMPORARY = "manifest.tmp"
+# Files of a folder with the directories of several servers.
+NODES_NAME = "cluster.json"
+NODES_BACKUP_NAME = "cluster-backup.json"
 _TITLE = "millstream-manifest 2"
 _OLD_TITLE = "millstream-manifest 1"
 _BASE = r"base-(\d+)\.msnap"
@@ -25,6 +28,19 @@ _OURS = r"(base-\d+\.msnap|journal-\d+\.log)(\.tmp)?|manifest\.tmp"
 _ID = r"[0-9a-f]{32}"
 _NODE = r"[0-9a-f]{40}"
 _RESTORE = "restore the data directory from a copy"
+
+
+def nodes_hint(names: Container[str], directory: object) -> str:
+    """For the error about a directory without a manifest that has files with these names: where the
+    data is. "" if there is nothing to say."""
+    if NODES_BACKUP_NAME in names:
+        return (
+            ": it is the backup of a cluster, which `millstream cluster restore` copies; each "
+            "folder in it is the backup of one node"
+        )
+    if NODES_NAME in names:
+        return f": it is a directory of nodes; name one of them, such as {directory}/0001"
+    return ""
 
 
 def base_name(number: int) -> str:

@@ -1,0 +1,42 @@
+"""The error about a directory of nodes, in place of that of a server, says what to name instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import DataError
+from millstream.pipeline import rdb_export
+from millstream.pipeline.files import Folder
+from millstream.server.moving import compared_sides
+from millstream.server.repair.destination import without_data
+from millstream.storage.files.disk import SystemDisk
+
+
+def checked(folder: Path) -> None:
+    raise without_data(SystemDisk(folder))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda folder: Folder.of(str(folder)).manifest(),
+        lambda folder: Folder.of(folder.as_uri()).manifest(),
+        lambda folder: rdb_export._newest_base(folder),
+        lambda folder: compared_sides.open_side(str(folder)),
+        checked,
+    ],
+)
+def test_a_node_has_to_be_named(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    with pytest.raises((DataError, compared_sides.NotComparable)) as other:
+        read(tmp_path)
+    assert "nodes" not in str(other.value)
+    (tmp_path / "cluster.json").touch()
+    words = f"it is a directory of nodes; name one of them, such as .*{tmp_path.name}/0001"
+    with pytest.raises((DataError, compared_sides.NotComparable), match=words):
+        read(tmp_path)
+    (tmp_path / "cluster-backup.json").touch()
+    with pytest.raises((DataError, compared_sides.NotComparable), match="the backup of a cluster"):
+        read(tmp_path)
