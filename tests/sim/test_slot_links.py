@@ -228,6 +228,26 @@ def test_the_copy_continues_at_another_primary() -> None:
     fleet.judge()
 
 
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_copy_that_continues_is_close_without_further_writes(is_cut: bool) -> None:
+    """The link is cut, or another primary of the target takes over, after the last write."""
+    fleet = MovingFleet(1)
+    fleet.follow()
+    fleet.rest(2000)
+    assert fleet.arriving.is_close(MOVE)
+    if is_cut:
+        assert fleet.arrival is not None
+        fleet.arrival._lose("cut")
+    else:
+        fleet.restart(fleet.target, fleet.target.disk.copy())
+        fleet.begin()
+    assert not fleet.arriving.is_close(MOVE)
+    for _ in range(20):
+        fleet.rest(100)
+    assert fleet.phase() is Phase.FOLLOWING
+    assert fleet.arriving.is_close(MOVE)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_old_journals_stay_until_their_frames_are_sent(
     seed: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

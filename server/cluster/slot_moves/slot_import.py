@@ -322,6 +322,8 @@ class SlotImport:
         self.place = self._reached = self.place._replace(history=line)
         has_all = self.place.slot >= self._last_slot
         self._phase = Phase.FOLLOWING if has_all else Phase.COPYING
+        # A new link knows nothing of what is safe here, and a quiet source sends no frame.
+        self._recorded.append(Recorded(self._recorded_seq, self.place.number))
         self._ask()
 
     # Recording
