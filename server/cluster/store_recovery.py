@@ -13,7 +13,8 @@ know is the newest of all that matter, if one of these holds:
 
 Members other than the primary may be missing if their data is lost, which only the operator knows:
 N of them, or any number without N, where a failover may lose writes anyway. M - N answers are
-needed in any case, as for an election: together they have all that was confirmed.
+needed in any case, as for an election: together they have all that was confirmed. A shard without
+slots has nothing to lose: all of its members may be lost.
 
 The new records have higher terms than all that were seen, promised or journaled. With N, they name
 no primary: the members elect it. Without N, nothing but the lease keeps two primaries apart, and
@@ -120,10 +121,14 @@ def recover(
     found = {one.node: one for one in answers if one.node in views and one.last is not None}
     newest = _newest_map(known)
     names = sorted({name for view in known for name in view.shards})
-    missing = {row[2] for row in newest.ranges} - set(names)
+    owners = {row[2] for row in newest.ranges}
+    missing = owners - set(names)
     if missing:
         raise Unrecoverable(f"no node knows the members of the shards {', '.join(missing)}")
-    shards = {name: _ShardRecovery(name, found, known, lost).record(chosen) for name in names}
+    shards = {
+        name: _ShardRecovery(name, found, known, lost, has_slots=name in owners).record(chosen)
+        for name in names
+    }
     users = _users_in(answers, stored)
     changes = [
         Change(CONFIG, encode(Format(VERSION))),
@@ -194,8 +199,11 @@ class _ShardRecovery:
         answers: Mapping[str, NodeAnswer],
         views: Sequence[ClusterView],
         lost: Collection[str],
+        *,
+        has_slots: bool,
     ) -> None:
         self._name = name
+        self._has_slots = has_slots
         found = [view.shards[name].record for view in views if name in view.shards]
         self._newest = newest = max(found, key=lambda record: record.term)
         if any(one.term == newest.term and one != newest for one in found):
@@ -255,6 +263,9 @@ class _ShardRecovery:
 
     def _require_certain(self) -> None:
         newest = self._newest
+        had_data = self._has_slots or self._arriving or self._answers
+        if not had_data and self._needed <= self._lost:
+            return  # for example after `millstream cluster drain`
         answering = [node for node in newest.members if node in self._answers]
         needed = min(needed_promises(newest.size, newest.durable), len(newest.members))
         if len(answering) < needed and newest.durable:
@@ -263,7 +274,7 @@ class _ShardRecovery:
                 + self._absent_text(set(newest.members) - self._answers.keys())
             )
         if newest.members and not answering:
-            raise self._refusal("none of its members answers")
+            raise self._refusal("none of its members answers. " + self._absent_text(newest.members))
         if self._is_served():
             return
         absent = self._needed - self._answers.keys()

@@ -117,6 +117,24 @@ def test_members_that_are_lost() -> None:
     refused(answer(B, NEW), why="2 of its members have to answer", lost=(A, C))
 
 
+@pytest.mark.parametrize("durable", [0, 1])
+def test_a_shard_without_slots_may_have_lost_all_members(durable: int) -> None:
+    """After a drain, its nodes are stopped."""
+    drained = record(6, D, (D,), durable)
+    known = contents(record(5, B), 3, {SHARD + "s2": encode(drained)})
+    all_of_it = answer(A, known), answer(B, known), answer(C, known)
+    refused(*all_of_it, why=f"s2: {'1 of its members have' if durable else 'none of its members'}")
+    refused(*all_of_it, why=f"Ask also {D}")
+    found = recover(all_of_it, EMPTY, [D])
+    assert found.shards["s2"] == drained._replace(term=6 + TERM_GAP, primary="")
+    move = MoveRecord(((0, 9),), "s1", "s2", Step.COPYING, 1)
+    moving = contents(record(5, B), 3, {SHARD + "s2": encode(drained), MOVE + "m": encode(move)})
+    refused(answer(A, moving), answer(B, known), answer(C, known), why="s2: ", lost=(D,))
+    owned = encode(SlotRanges(4, ((0, 9, "s2"), (10, 16383, "s1"))))
+    newer = contents(record(5, B), 4, {SHARD + "s2": encode(drained), MAP: owned})
+    refused(answer(A, newer), answer(B, known), answer(C, known), why="s2: ", lost=(D,))
+
+
 def test_a_shard_to_which_slots_move_has_no_lost_members() -> None:
     """Its primary may be the only one that has seen the new map."""
     move = MoveRecord(((0, 9),), "s2", "s1", Step.HANDING, 1)
