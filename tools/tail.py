@@ -17,10 +17,8 @@ from millstream.remote import pairs
 from millstream.tools.display import quoted, text
 from millstream.tools.tool_connection import (
     ToolConnection,
-    ToolError,
     Unreachable,
     is_error,
-    is_loading,
     url_option,
 )
 
@@ -201,10 +199,7 @@ class StreamFollower:
             may_not = isinstance(reply, NoPermissionError) and not needed
             if "no such key" in str(reply) or may_not:
                 return None
-            if is_loading(reply):
-                raise Unreachable(f"{self._server.name}: {reply}")
-            raise ToolError(f"{self._server.name}: {reply}")
-        facts = pairs(reply)
+        facts = pairs(self._server.checked(reply))
         ms, _, seq = text(facts["last-generated-id"]).partition("-")
         return Counters((int(ms), int(seq)), facts.get("entries-added", 0))
 

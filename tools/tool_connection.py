@@ -139,6 +139,11 @@ class ToolConnection:
         """A reply of a pipeline; ToolError if it is an error."""
         if is_loading(reply):
             raise Unreachable(f"{self.name}: {reply}")
+        if isinstance(reply, redis.exceptions.MovedError):  # its text is without the first word
+            raise ToolError(
+                f"{self.name}: the key belongs to another node of the cluster, at "
+                f"{reply.host}:{reply.port}: give that one, or the gateway"
+            )
         if isinstance(reply, redis.RedisError):
             raise ToolError(f"{self.name}: {reply}")
         return reply

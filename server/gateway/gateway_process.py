@@ -96,7 +96,7 @@ class Gateway:
         """Serve until SIGTERM, or until the supervisor ends."""
         loop = asyncio.get_running_loop()
         LoopErrors(loop)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
             loop.add_signal_handler(number, self.stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self._renew)
         loop.add_signal_handler(signal.SIGUSR1, lambda: None)

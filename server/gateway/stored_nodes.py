@@ -60,6 +60,7 @@ class StoredNodes:
         self._epoch = 0
         self._ranges: tuple[tuple[int, int, str], ...] = ()
         self._lost = ""  # as the log says
+        self._portless: set[NodeRecord] = set()  # the same, of nodes without a port for the gateway
         self._looked_s = 0.0
 
     # Life
@@ -127,8 +128,22 @@ class StoredNodes:
         self.all = [node for name, node in nodes.items() if name in owners]
         for name, node in nodes.items():
             record = self._known.get(self._shards[name].primary)
-            self._set_address(node, None if record is None else self._address_in(record))
+            address = None if record is None else self._address_in(record)
+            if record is not None and address is None:
+                self._warn_of_port(name, record)
+            self._set_address(node, address)
         self.on_change()
+
+    def _warn_of_port(self, shard: str, record: NodeRecord) -> None:
+        """Once for each address."""
+        if record in self._portless:
+            return
+        self._portless.add(record)
+        has, needed = ("only a port for TLS", "yes") if self._tls is None else ("no tls-port", "no")
+        LOGGER.warning(
+            "gateway  the primary of shard %s, at %s, has %s: start the gateway with "
+            "tls-replication %s", shard, record.host, has, needed,
+        )  # fmt: skip
 
     def _node_named(self, name: str) -> int:
         if name not in self._names:

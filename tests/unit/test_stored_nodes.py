@@ -137,6 +137,15 @@ def test_nodes_that_have_left_are_forgotten(stored: Stored) -> None:
     assert stored.nodes._known.keys() == {A, B, C}
 
 
+def test_nodes_with_tls_only_are_named(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(PORTS, B, 0)
+    for term in (2, 3):
+        stored.take(B, term)
+    assert caplog.text.count("s1, at 127.0.0.1, has only a port for TLS: start the gateway") == 1
+
+
 def test_without_the_store_moved_is_followed(stored: Stored) -> None:
     async def check() -> None:
         nodes = stored.nodes

@@ -113,6 +113,19 @@ def test_a_node_that_cannot_start_ends_the_start(
     assert asyncio.run(run()) == 1
 
 
+def test_a_slow_stop_is_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemctl kill -s SIGUSR2 sends it to all processes of the unit."""
+
+    async def run() -> int:
+        one = supervise(tmp_path, monkeypatch)
+        task = asyncio.create_task(one.run())
+        await until(lambda: all(node.health == "online" for node in one._nodes))
+        os.kill(os.getpid(), signal.SIGUSR2)
+        return await task
+
+    assert asyncio.run(run()) == 0
+
+
 def test_nodes_that_are_stopped_before_they_run_end_well(tmp_path: Path) -> None:
     async def run() -> int:
         sleeping = [sys.executable, "-c", "import time; time.sleep(1000)"]

@@ -73,6 +73,15 @@ def refusal(*words: str) -> str:
     return program.stderr.splitlines()[-1]
 
 
+def test_a_tool_names_the_node_of_a_key(shards: Shards) -> None:
+    other = f"redis://127.0.0.1:{shards.ports()[0]}"
+    done = CliRunner().invoke(main, ["tail", "foo", "--url", other])
+    assert done.exit_code == 1
+    assert (
+        f"belongs to another node of the cluster, at 127.0.0.1:{shards.ports()[2]}" in done.output
+    )
+
+
 def test_redis_py_uses_streams_on_all_nodes(shards: Shards, cluster: RedisCluster) -> None:
     for key in KEYS:
         cluster.xgroup_create(key, "g", mkstream=True)
