@@ -70,6 +70,7 @@ from millstream.storage.blocks.lazyfree import defer
 from millstream.storage.capture.restored_times import continue_times, restart_leases
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files.disk import Disk, SystemDisk
+from millstream.storage.files.manifest import NODES_BACKUP_NAME
 from millstream.storage.keyspace.keyspace import Keyspace
 
 if TYPE_CHECKING:
@@ -406,7 +407,7 @@ class Server:
         fit_maxclients(self.config)
         if self._system_disk_is_used:
             prepare_directory(self.config.dir)
-            if (self.config.dir / MAP_NAME).exists():
+            if any((self.config.dir / name).exists() for name in (MAP_NAME, NODES_BACKUP_NAME)):
                 from millstream.server.cluster.slot_map import refuse_nodes
 
                 refuse_nodes(self.config.dir)

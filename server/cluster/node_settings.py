@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from millstream.errors import StartError
-from millstream.server.cluster.slot_map import SlotMap, new_map, read_map, write_map
+from millstream.server.cluster.slot_map import SlotMap, new_map, read_map, refuse_backup, write_map
 from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.config.directives import Config
 from millstream.storage.files.manifest import NAME as MANIFEST
@@ -101,6 +101,7 @@ def make_map(folder: Path, count: int) -> None:
 
 def refuse_server(folder: Path, count: int) -> None:
     """StartError if the directory has the data of a single server."""
+    refuse_backup(folder)
     names = [path.name for path in folder.iterdir()]
     if MANIFEST in names or any(map(is_ours, names)):
         raise StartError(

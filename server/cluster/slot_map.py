@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from millstream.errors import StartError
 from millstream.server.config.cluster_directives import MAP_NAME
 from millstream.server.config.file_replacement import replace_file
+from millstream.storage.files.manifest import NODES_BACKUP_NAME
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
 
 _VERSION = 1
@@ -167,8 +168,18 @@ def _checked(found: SlotMap) -> SlotMap:
     return found
 
 
+def refuse_backup(folder: Path) -> None:
+    """StartError if this is the backup of a cluster: a start would add empty data to it."""
+    if (folder / NODES_BACKUP_NAME).exists():
+        raise StartError(
+            f"{folder} is the backup of a cluster: copy it with `millstream cluster restore "
+            f"{folder} OUT`, and start the copy"
+        )
+
+
 def refuse_nodes(folder: Path) -> None:
-    """StartError if this is a directory of nodes."""
+    """StartError if this is a directory of nodes, or the backup of one."""
+    refuse_backup(folder)
     slot_map = read_map(folder)
     if slot_map is not None:
         count = len(slot_map.shards)

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 from millstream.errors import DataError, readable
 from millstream.server.cluster.slot_map import Shard, SlotMap, new_map, read_map, write_map
+from millstream.server.config.file_replacement import replace_file
 from millstream.server.durability.directory_loader import LoadReport
 from millstream.server.repair.checking import load_strictly
-from millstream.server.repair.destination import Destination, without_data
+from millstream.server.repair.destination import USERS_NAME, Destination, without_data
 from millstream.storage.capture.stored_keyspace import StoredKeyspace
 from millstream.storage.files.disk import SystemDisk
 from millstream.storage.files.journal_format import ID_SIZE
@@ -55,6 +56,7 @@ def split(source: Path, out: Path, count: int) -> list[int]:
             _distribute(loaded, [by_name[one.name] for one in owners if one is not None])
     destination = Destination(out)
     with destination.discarded_on_error():
+        _copy_users(source, destination.folder)
         _write(destination.folder, slot_map, parts, now_ms)
         destination.publish()
     return [len(part.keyspace.databases[0]) for part in parts]
@@ -160,6 +162,13 @@ def _distribute(loaded: Keyspace, targets: list[Keyspace]) -> None:
         expiry_ms = db.expiry_ms(key)
         if expiry_ms:
             to.note_expiry(key, expiry_ms)
+
+
+def _copy_users(source: Path, folder: Path) -> None:
+    """Nodes have their users in a file. A single server finds its aclfile by its configuration."""
+    users = source / USERS_NAME
+    if read_map(source) is not None and users.exists():
+        replace_file(folder / USERS_NAME, users.read_bytes(), mode=0o600)
 
 
 def _write(folder: Path, slot_map: SlotMap, parts: list[Part], now_ms: int) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream.errors import DataError
+from millstream.errors import DataError, StartError
 from millstream.pipeline import rdb_export
 from millstream.pipeline.files import Folder
+from millstream.server.cluster.node_settings import refuse_server
+from millstream.server.cluster.slot_map import refuse_nodes
 from millstream.server.moving import compared_sides
 from millstream.server.repair.destination import without_data
 from millstream.storage.files.disk import SystemDisk
@@ -40,3 +42,13 @@ def test_a_node_has_to_be_named(tmp_path: Path, read: Callable[[Path], object]) 
     (tmp_path / "cluster-backup.json").touch()
     with pytest.raises((DataError, compared_sides.NotComparable), match="the backup of a cluster"):
         read(tmp_path)
+
+
+def test_nothing_is_started_in_the_backup_of_a_cluster(tmp_path: Path) -> None:
+    refuse_server(tmp_path, 3)
+    refuse_nodes(tmp_path)
+    (tmp_path / "cluster-backup.json").touch()
+    with pytest.raises(StartError, match="copy it with `millstream cluster restore"):
+        refuse_server(tmp_path, 3)
+    with pytest.raises(StartError, match="copy it with `millstream cluster restore"):
+        refuse_nodes(tmp_path)

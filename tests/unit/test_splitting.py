@@ -129,5 +129,18 @@ def test_nodes_with_a_supervisor_are_not_split(tmp_path: Path) -> None:
     assert sum(split(tmp_path / "two", tmp_path / "three", 3)) == len(contents_of_all(tmp_path))
 
 
+def test_the_users_of_nodes_are_copied(tmp_path: Path) -> None:
+    single = written(tmp_path / "single", filled().keyspace)
+    (single / "users.acl").write_text("user other on nopass\n")  # of no directive of the nodes
+    split(single, tmp_path / "two", 2)
+    users = tmp_path / "two" / "users.acl"
+    assert not users.exists()
+    users.write_text("user default on >secret ~* &* +@all\n")
+    split(tmp_path / "two", tmp_path / "three", 3)
+    copy = tmp_path / "three" / "users.acl"
+    assert copy.read_text() == users.read_text()
+    assert copy.stat().st_mode & 0o777 == 0o600
+
+
 def contents_of_all(folder: Path) -> dict[bytes, object]:
     return {key: one for part in parts_of(folder / "two") for key, one in contents(part).items()}
