@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream.errors import DataError, readable
+from millstream.errors import DataError, counted, readable
 from millstream.server.cluster.slot_map import Shard, SlotMap, new_map, read_map, write_map
 from millstream.server.config.file_replacement import replace_file
 from millstream.server.durability.directory_loader import LoadReport
@@ -132,9 +132,9 @@ def _check(keyspace: Keyspace, folder: Path) -> None:
     if apart:
         named = ", ".join(apart[:_SHOWN])
         raise DataError(
-            f"{len(apart)} groups have a dead letter stream in another slot than their own "
-            f"stream: {named}. Give it a name with the same {{tag}} (TGROUP ... DEADLETTER), or "
-            "none"
+            f"the dead letter stream of {counted(len(apart), 'group')} is in another slot than the "
+            f"stream of the group: {named}. Give it a name with the same {{tag}} "
+            "(TGROUP ... DEADLETTER), or none"
         )
 
 

@@ -90,7 +90,7 @@ def test_data_that_no_cluster_can_have_is_refused(tmp_path: Path) -> None:
     client = server.player()
     client.call("TGROUP s3 g TIMEOUT 1000 DEADLETTER dead")
     single = written(tmp_path / "single", server.keyspace)
-    with pytest.raises(DataError, match=r"1 groups have a dead letter stream .*: g of s3"):
+    with pytest.raises(DataError, match=r"dead letter stream of 1 group is .*: g of s3"):
         split(single, tmp_path / "out", 3)
     server = InProcessServer()
     client = server.player()
