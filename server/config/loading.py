@@ -82,6 +82,11 @@ def load(file: Path | None, arguments: Sequence[str]) -> Config:
     count = int(os.environ.get(NODE_COUNT_VARIABLE, "1"))
     config.maxmemory = max(config.maxmemory // count, min(config.maxmemory, 1))
     config.cluster.enabled = config.cluster.enabled or bool(config.cluster.name)
-    if config.cluster.etcd and not config.cluster.name:
-        raise StartError("cluster-etcd needs cluster-name, the name of the cluster in etcd")
+    cluster = config.cluster
+    for directive, is_given in (
+        ("cluster-etcd", bool(cluster.etcd)),
+        ("cluster-shard", cluster.shard != "auto"),
+    ):
+        if is_given and not cluster.name:
+            raise StartError(f"{directive} needs cluster-name, the name of the cluster in etcd")
     return config

@@ -19,3 +19,12 @@ def check_member(config: Config) -> None:
             "cluster-name needs appendonly yes and appendfsync always: what a node confirms is on "
             "its disk"
         )
+    for name, count in (
+        ("replicas-durable", config.replicas_durable),
+        ("min-replicas-to-write", config.min_replicas_to_write),
+    ):
+        if count:
+            raise StartError(
+                f"{name} cannot be given with cluster-name: a write waits for as many members as "
+                "--durable of `millstream cluster init` says"
+            )

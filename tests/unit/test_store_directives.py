@@ -58,6 +58,8 @@ WHERE = ["--cluster-name", "prod", "--cluster-etcd", "http://127.0.0.1:1"]
         ([*WHERE, "--appendfsync", "everysec"], "needs appendonly yes and appendfsync always"),
         ([*WHERE, "--appendonly", "no"], "needs appendonly yes and appendfsync always"),
         ([*WHERE, "--replicaof", "a 1"], "replicaof cannot be given with cluster-name"),
+        ([*WHERE, "--replicas-durable", "1"], "replicas-durable cannot be given with cluster-name"),
+        ([*WHERE, "--min-slaves-to-write", "1"], "min-replicas-to-write cannot be given with"),
         (WHERE[:2], "cluster-etcd: needs the URL of etcd"),
         ([*WHERE, "--cluster-etcd-cert", "c"], "cluster-etcd: give both the certificate"),
     ],
@@ -68,10 +70,12 @@ def test_a_check_finds_what_a_node_refuses(words: list[str], reason: str, tmp_pa
     assert reason in done.output
 
 
-def test_urls_of_etcd_need_the_name_of_the_cluster() -> None:
+def test_etcd_and_a_shard_need_the_name_of_the_cluster() -> None:
     """Without it, the server would not be a node, and its data on no other machine."""
     with pytest.raises(StartError, match="cluster-etcd needs cluster-name"):
         load(None, ["--cluster-etcd", "http://127.0.0.1:2379"])
+    with pytest.raises(StartError, match="cluster-shard needs cluster-name"):
+        load(None, ["--cluster-shard", "s1"])
 
 
 @pytest.mark.parametrize("words", [("add", "s1", ""), ("remove", "s1", ""), ("replace", "", "a")])
