@@ -93,7 +93,7 @@ def _log(ctx: Context[DebugHost], words: Words) -> object:
 def _cluster_stop(ctx: Context[DebugHost], words: Words) -> object:
     node = ctx.server.cluster
     if node is None or node.moving is None:
-        raise CommandError("ERR this server is no node of a cluster in etcd")
+        raise CommandError("ERR this server is not a node of a cluster in etcd")
     node.moving.stop_at([word.lower().decode("ascii", "replace") for word in words])
     return OK
 

@@ -339,7 +339,7 @@ def copy_of_server(
 
 def _refusal(text: str) -> str:
     if "unknown command" in text:
-        return "it is no millstream server that can make backups: it does not know BACKUP"
+        return "it is not a millstream server that can make backups: it does not know BACKUP"
     return text
 
 

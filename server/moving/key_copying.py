@@ -281,7 +281,7 @@ def _elsewhere(side: ServerSide, shown: str, reason: str) -> str:
     return (
         f"{shown} belongs to another node of the cluster than {side.name} ({reason}), and a copy"
         " has one target: copy into the gateway of `millstream serve --shards`, which listens on"
-        " the port before those of the nodes, or into a server that is no cluster, and make the"
+        " the port before those of the nodes, or into a server without slots, and make the"
         " directories of nodes from its directory with `millstream cluster split`"
     )
 

@@ -83,7 +83,7 @@ def test_slots_are_read(text: str, slots: object) -> None:
 
 @pytest.mark.parametrize("text", ["a", "5-", "-5", "9-7", "16384", "0-16384", "1--2", "²"])
 def test_wrong_slots_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no slot or range of slots"):
+    with pytest.raises(ValueError, match=r"is not a slot or range of slots"):
         parse_slots(text)
 
 

@@ -127,7 +127,7 @@ def test_the_map_tells_the_end_of_a_move_without_a_record(
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("move", "5-2", "s2"), "5-2 is no slot or range of slots"),
+        (("move", "5-2", "s2"), "5-2 is not a slot or range of slots"),
         (("move", "0-16384", "s2"), "they are 0 to 16383"),
         (("move", "1,,2", "s2"), "a comma has no slot before or after it"),
         (("move", "1-10,5", "s2"), "Slot 5 specified multiple times"),

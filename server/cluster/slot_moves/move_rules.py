@@ -24,7 +24,7 @@ RUNNING = frozenset({Step.COPYING, Step.HANDING, Step.MOVED})
 _ORDER = {step: at for at, step in enumerate((Step.COPYING, Step.HANDING, Step.MOVED), start=1)}
 PART_SLOTS = 1024
 RUNNING_MAX = 2  # moves of a shard at a time
-NOT_A_RANGE = "is no slot or range of slots, such as 5 or 0-5460"
+NOT_A_RANGE = "is not a slot or range of slots, such as 5 or 0-5460"
 
 
 def count_of(ranges: Ranges) -> int:
