@@ -19,13 +19,14 @@ from millstream.server.gateway import request_policies as policies
 from millstream.server.gateway.client_requests import Sending, slot_of
 from millstream.server.gateway.client_session import ClientSession
 from millstream.server.gateway.client_transaction import ClientTransaction
+from millstream.server.gateway.expected_replies import Answer, Run
 from millstream.server.gateway.machine_nodes import Nodes
 from millstream.server.gateway.merging import (
     Merge,
     as_standalone,
     merge_of,
 )
-from millstream.server.gateway.node_connection import Answer, NodeConnection, Run
+from millstream.server.gateway.node_connection import NodeConnection
 from millstream.server.gateway.refused_requests import Again
 from millstream.server.gateway.reply_scanner import REFUSALS
 from millstream.server.gateway.routing import ENDED, INVALID, LARGE, SPREAD, WORDS, RequestReader

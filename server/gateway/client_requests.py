@@ -15,6 +15,7 @@ from typing import Protocol
 from millstream.commands.table.registry import Command
 from millstream.server.execution.slot_check import positions_of
 from millstream.server.gateway import request_policies as policies
+from millstream.server.gateway.expected_replies import Answer, Call, Run
 from millstream.server.gateway.machine_nodes import Nodes
 from millstream.server.gateway.merging import (
     Merge,
@@ -23,7 +24,7 @@ from millstream.server.gateway.merging import (
     split,
     split_cursor,
 )
-from millstream.server.gateway.node_connection import Answer, Call, NodeConnection, Receiver, Run
+from millstream.server.gateway.node_connection import NodeConnection, Receiver
 from millstream.server.gateway.order import Gathering, ReplyOrder
 from millstream.server.gateway.refused_requests import (
     ALL_SLOTS,
@@ -36,7 +37,6 @@ from millstream.server.gateway.reply_scanner import REFUSALS
 from millstream.server.gateway.routing import RequestReader, requests_in
 from millstream.server.gateway.spread_requests import Spread
 from millstream.server.gateway.told_ports import with_ports
-from millstream.server.gateway.transaction import Transaction
 from millstream.server.protocol.resp import Limits, encode_reply
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS, cluster_slot_of
 
@@ -127,26 +127,6 @@ class Sending:
         if self._is_keeping and is_open:
             run.keep(raw, count)
         upstream.send(raw, run)
-
-    def send_pinned(self, transaction: Transaction | None, raw: bytes) -> None:
-        """A request for the node of a transaction."""
-        assert transaction is not None
-        assert transaction.upstream is not None
-        self.send(transaction.upstream.node, raw, is_open=False)
-
-    def send_watch(self, transaction: Transaction | None, raw: bytes) -> None:
-        """A WATCH, which counts unless it is refused. It is not sent again."""
-        assert transaction is not None
-        assert transaction.upstream is not None
-        transaction.watches += 1
-        answer = Answer()
-        self.order.append(answer)
-
-        def take(reply: bytes) -> None:
-            transaction.watches -= reply.startswith(b"-")
-            self.order.complete(answer, reply)
-
-        transaction.upstream.send(raw, Call(take, 1, answer))
 
     def send_spread(self, spread: Spread) -> None:
         """Requests for several nodes, whose replies the client gets as they are."""

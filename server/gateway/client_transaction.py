@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from millstream.commands.table.registry import Command
 from millstream.server.gateway import request_policies as policies
 from millstream.server.gateway.client_requests import Sending, slot_of
+from millstream.server.gateway.expected_replies import Answer, Call
 from millstream.server.gateway.machine_nodes import Nodes
-from millstream.server.gateway.node_connection import Call, NodeConnection
+from millstream.server.gateway.node_connection import NodeConnection
 from millstream.server.gateway.routing import RequestReader
 from millstream.server.gateway.transaction import (
     CROSSSLOT,
@@ -81,7 +82,7 @@ class ClientTransaction:
             if self.is_open:
                 self._sending.answer(WATCH_INSIDE)
             elif self._pin(slot_of(row, words)):
-                self._sending.send_watch(self._state, raw)
+                self._watch(raw)
         elif state is None:
             self._sending.send(self._sending.home_node(), raw)  # UNWATCH, or an error
         elif row.name == "unwatch" and state.is_open:
@@ -143,7 +144,25 @@ class ClientTransaction:
         return True
 
     def _send(self, raw: bytes) -> None:
-        self._sending.send_pinned(self._state, raw)
+        """A request for the node of the transaction."""
+        assert self._state is not None
+        assert self._state.upstream is not None
+        self._sending.send(self._state.upstream.node, raw, is_open=False)
+
+    def _watch(self, raw: bytes) -> None:
+        """A WATCH, which counts unless it is refused. It is not sent again."""
+        state, order = self._state, self._sending.order
+        assert state is not None
+        assert state.upstream is not None
+        state.watches += 1
+        answer = Answer()
+        order.append(answer)
+
+        def take(reply: bytes) -> None:
+            state.watches -= reply.startswith(b"-")
+            order.complete(answer, reply)
+
+        state.upstream.send(raw, Call(take, 1, answer))
 
     def _finish(self, state: Transaction, name: str, raw: bytes) -> None:
         """EXEC, DISCARD, or UNWATCH outside a transaction."""

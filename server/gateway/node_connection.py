@@ -14,18 +14,15 @@ from typing import Protocol, cast
 
 from millstream.server.cluster.gateway_socket import introduction, socket_to_node
 from millstream.server.gateway.client_session import ClientSession
+from millstream.server.gateway.expected_replies import Call, Kept, Run
 from millstream.server.gateway.machine_nodes import Place
 from millstream.server.gateway.reply_scanner import ReplyError, ReplyScanner
-from millstream.server.gateway.routing import requests_in
 from millstream.server.gateway.spread_requests import SpreadPart
 from millstream.server.monitor.line_limit import LineLimit
 from millstream.server.monitor.log import LOGGER
-from millstream.server.protocol.resp import Limits
 
 # Of a client's replies that wait for earlier ones, and of requests that wait for a connection.
 WAITING_MAX_BYTES = 1 << 20
-MERGED_MAX_BYTES = 256 << 20
-TOO_LARGE = b"-ERR the replies of the nodes are too large to be merged: ask the nodes\r\n"
 CONNECT_S = 5.0
 RETIRE_S = 2.0  # for the replies of a node that has another address now
 MESSAGES = (b"message", b"pmessage", b"smessage")
@@ -33,142 +30,6 @@ FEW_FILES = LineLimit()
 CLOSED = b"sunsubscribe"  # without a request: the slot of a shard channel has moved
 CLOSED_STARTS = tuple(kind + b"3\r\n$12\r\n" + CLOSED for kind in (b"*", b">"))
 SHARD_KINDS = (b"ssubscribe", CLOSED)
-
-
-class Kept:
-    """The replies that wait for earlier ones. `has_paused`: a node is not read, because of them."""
-
-    __slots__ = ("has_paused", "size_bytes")
-
-    def __init__(self) -> None:
-        self.size_bytes = 0
-        self.has_paused = False
-
-
-class Run:
-    """Replies that the client gets as they arrive: the next `missing` ones of a node. `data` has
-    what arrived before the client had all earlier replies. Unless `is_open`, further requests are
-    sent with a run of their own. The rest is for confirmations of subscriptions: `confirms` is the
-    name of the command. One error is the whole reply, and `refused` is called. `again` subscribes
-    once more."""
-
-    __slots__ = (
-        "_kept", "again", "confirms", "data", "is_open", "missing", "refused", "sent", "until_s",
-        "upstream",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        upstream: NodeConnection,
-        count: int,
-        refused: Callable[[], None] | None = None,
-        confirms: bytes = b"",
-        *,
-        is_open: bool = True,
-        until_s: float = 0.0,
-    ) -> None:
-        self.upstream = upstream
-        self.missing = count
-        self.refused = refused
-        self.confirms = confirms
-        self.data = bytearray()
-        self.is_open = is_open
-        self.until_s = until_s  # requests that were refused before are sent again until then
-        self.again: Callable[[float], None] | None = None
-        self.sent: list[tuple[bytes, int]] = []  # requests, from the next reply's on
-        self._kept = 0  # their number
-
-    def note_error(self) -> None:
-        """The next reply is an error."""
-        if self.refused is not None:
-            self.missing = 1
-            self.refused()
-
-    # Requests that may be sent again
-
-    def keep(self, raw: bytes, count: int) -> None:
-        """Keep requests until they are answered."""
-        self.sent.append((raw, count))
-        self._kept += count
-        self.upstream.kept_bytes += len(raw)
-
-    def trim(self) -> None:
-        """Drop what is answered."""
-        sent = self.sent
-        while sent and self._kept - sent[0][1] >= self.missing:
-            raw, count = sent.pop(0)
-            self._kept -= count
-            self.upstream.kept_bytes -= len(raw)
-
-    @property
-    def may_repeat(self) -> bool:
-        return bool(self.sent) or self.again is not None
-
-    def requests(self, limits: Limits) -> list[bytes]:
-        """The requests that are not answered."""
-        found = [one for raw, _ in self.sent for one in requests_in(raw, limits)]
-        return found[len(found) - self.missing :]
-
-    def next_request(self, limits: Limits) -> bytes:
-        """The request of the next reply."""
-        raw, count = self.sent[0]
-        if count > 1:  # more of them may be asked for
-            found = requests_in(raw, limits)
-            self.upstream.kept_bytes -= len(raw) - sum(map(len, found))
-            self.sent[0:1] = [(one, 1) for one in found]
-            self.trim()
-        return self.sent[0][0]
-
-
-class Call:
-    """Whole replies for the gateway itself: `take` is called with each of the next `missing`.
-    `answer` is what the client gets of them, if anything. `again` sends the request `raw` once
-    more, if that is possible."""
-
-    __slots__ = ("again", "answer", "data", "is_too_large", "missing", "raw", "take", "until_s")
-
-    def __init__(
-        self, take: Callable[[bytes], object], count: int = 1, answer: Answer | None = None
-    ) -> None:
-        self.take = take
-        self.missing = count
-        self.answer = answer
-        self.data = bytearray()
-        self.is_too_large = False
-        self.raw = b""
-        self.again: Callable[[float], None] | None = None
-        self.until_s = 0.0
-
-    @property
-    def may_repeat(self) -> bool:
-        return self.again is not None
-
-    def requests(self, limits: Limits) -> list[bytes]:
-        """The request that is not answered."""
-        return [self.raw]
-
-    def add(self, piece: bytes) -> int:
-        """Keep a piece of a reply; the number of bytes that are kept."""
-        if len(self.data) + len(piece) > MERGED_MAX_BYTES:
-            self.is_too_large = True
-            return 0
-        self.data += piece
-        return len(piece)
-
-    def whole(self) -> bytes:
-        """The reply, which is complete. The next one follows."""
-        reply = TOO_LARGE if self.is_too_large else bytes(self.data)
-        self.data, self.is_too_large = bytearray(), False
-        return reply
-
-
-class Answer:
-    """A reply of the gateway itself; None until it is complete."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes | None = None) -> None:
-        self.data = data
 
 
 class Receiver(Protocol):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from millstream.server.gateway.merging import Merge, merged
-from millstream.server.gateway.node_connection import (
+from millstream.server.gateway.expected_replies import (
     MERGED_MAX_BYTES,
     TOO_LARGE,
     Answer,
     Call,
     Kept,
-    NodeConnection,
     Run,
 )
+from millstream.server.gateway.merging import Merge, merged
+from millstream.server.gateway.node_connection import NodeConnection
 from millstream.server.gateway.spread_requests import Spread, SpreadPart
 
 

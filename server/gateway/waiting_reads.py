@@ -19,8 +19,9 @@ from typing import Protocol
 from millstream.commands.runtime.arguments import parse_integer
 from millstream.commands.table.keyspecs import word_at
 from millstream.commands.table.registry import Command
+from millstream.server.gateway.expected_replies import Call
 from millstream.server.gateway.merging import NULL, merged, split
-from millstream.server.gateway.node_connection import Call, NodeConnection
+from millstream.server.gateway.node_connection import NodeConnection
 from millstream.server.gateway.reply_scanner import REFUSALS, elements_of
 
 WAITS_MAX = 64  # connections of one read
