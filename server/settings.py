@@ -87,12 +87,15 @@ class Settings:
         """CONFIG REWRITE."""
         if self._file is None:
             raise CommandError("ERR The server is running without a config file")
-        if self._config.cluster.enabled:
+        cluster = self._config.cluster
+        if cluster.enabled and not cluster.name:
             raise CommandError(SHARED_FILE)
         from millstream.server.config.config_rewrite import rewrite_file  # rarely needed
 
         try:
-            rewrite_file(self._file, self._config, self._user_lines())
+            # A node of a cluster in etcd has its users from there, and refuses lines `user`.
+            users = () if cluster.name else self._user_lines()
+            rewrite_file(self._file, self._config, users)
         except (OSError, ValueError) as problem:
             words = getattr(problem, "strerror", None) or problem
             LOGGER.error(

@@ -77,7 +77,9 @@ def _lines(old: list[str], config: Config, user_lines: list[str]) -> Iterator[st
     new = [
         line
         for name in DIRECTIVES
-        if name not in written and config.shown(name) != default.shown(name)
+        if name not in written
+        and config.shown(name) != default.shown(name)
+        and not (name == "cluster-enabled" and config.cluster.name)  # which includes it
         for line in lines_of(config, name)
     ]
     new += user_lines

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.errors import CommandError
 from millstream.server.config.config_rewrite import GENERATED, quoted, rewrite_file, rewritten
 from millstream.server.config.directives import DIRECTIVES, Config
 from millstream.server.config.kinds import OutputLimit
 from millstream.server.config.lines import words_of
 from millstream.server.config.loading import load
+from millstream.server.settings import Settings
 
 
 def test_comments_order_and_unchanged_lines_stay() -> None:
@@ -65,6 +69,34 @@ def test_written_data_is_read_back(tmp_path: Path) -> None:
     }
     assert file.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in tmp_path.iterdir()] == ["mill.conf"]
+
+
+def settings_of(file: Path, users: list[list[bytes]]) -> tuple[Config, Settings]:
+    config = load(file, [])
+    return config, Settings(config, file, Mock(), lambda: users, Mock())
+
+
+def test_a_member_of_a_cluster_in_etcd_starts_with_its_new_file(tmp_path: Path) -> None:
+    file = tmp_path / "mill.conf"
+    file.write_text("# mine\ncluster-name prod\ncluster-etcd http://a:1\ncluster-announce-port 7\n")
+    config, settings = settings_of(file, [[b"user", b"ann", b"on"]])
+    settings.set([(b"maxmemory", b"1gb"), (b"cluster-announce-port", b"9")])
+    settings.rewrite()
+    assert file.read_text().splitlines() == [
+        "# mine", "cluster-name prod", "cluster-etcd http://a:1", "cluster-announce-port 9",
+        GENERATED, "maxmemory 1073741824",
+    ]  # fmt: skip
+    again = load(file, [])
+    assert again == config
+    assert not again.user_lines  # they are in etcd
+
+
+def test_the_file_of_all_nodes_of_a_machine_is_not_written(tmp_path: Path) -> None:
+    file = tmp_path / "mill.conf"
+    file.write_text("cluster-enabled yes\n")
+    _, settings = settings_of(file, [])
+    with pytest.raises(CommandError, match="the configuration file is that of all nodes"):
+        settings.rewrite()
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
