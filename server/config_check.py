@@ -61,11 +61,13 @@ def check_machine(config: Config) -> list[str]:
     if config.metrics.port:
         _check_addresses("metrics-bind", config.metrics.bind)
     _check_folder(config.dir)
-    if config.unix.socket and not Path(config.unix.socket).absolute().parent.is_dir():
-        raise StartError(f"unixsocket: the folder of {config.unix.socket} does not exist")
-    pidfile = Path(config.located(config.pidfile)).absolute()
-    is_new_folder = pidfile.parent == config.dir.absolute() and not config.dir.exists()
-    if config.pidfile and not is_new_folder and not os.access(pidfile.parent, os.W_OK):
+    unix_socket, pidfile = (
+        Path(config.located(name)).absolute() for name in (config.unix.socket, config.pidfile)
+    )
+    made = None if config.dir.exists() else config.dir.absolute()  # by the start
+    if config.unix.socket and unix_socket.parent != made and not unix_socket.parent.is_dir():
+        raise StartError(f"unixsocket: the folder of {unix_socket} does not exist")
+    if config.pidfile and pidfile.parent != made and not os.access(pidfile.parent, os.W_OK):
         return [f"the pidfile {pidfile} cannot be written; a server starts without it"]
     return []
 

@@ -42,9 +42,9 @@ def _files(config: Config) -> Iterator[tuple[Path, str]]:
         if key_file:
             yield Path(config.located(key_file)), "the key of a certificate"
     if config.cluster.etcd_password_file:
-        yield Path(config.cluster.etcd_password_file), "the password of etcd"
+        yield Path(config.located(config.cluster.etcd_password_file)), "the password of etcd"
     if config.cluster.etcd_key:
-        yield Path(config.cluster.etcd_key), "the key of a certificate"
+        yield Path(config.located(config.cluster.etcd_key)), "the key of a certificate"
 
 
 def _defines_passwords(aclfile: Path) -> bool:

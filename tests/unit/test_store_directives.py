@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.support.certificates import Authority
 
 from millstream.__main__ import main
 from millstream.errors import StartError
+from millstream.server.cluster.store.store_opening import configured_store
+from millstream.server.config.exposed_secrets import exposure_warnings
 from millstream.server.config.loading import load
 from millstream.server.config.store_directives import NAME, SHARD, ZONE_NAME, duration
 
@@ -68,6 +71,30 @@ def test_a_check_finds_what_a_node_refuses(words: list[str], reason: str, tmp_pa
     done = CliRunner().invoke(main, ["serve", "--check", "--dir", str(tmp_path), *words])
     assert done.exit_code == (1 if reason else 0), done.output
     assert reason in done.output
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_files_for_etcd_are_relative_to_the_data_directory(tmp_path: Path, is_there: bool) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("node")
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    names = {
+        "user": "node", "password-file": password.name, "cacert": authority.file.name,
+        "cert": certificate.name, "key": key.name,
+    }  # fmt: skip
+    words = [word for name, value in names.items() for word in (f"--cluster-etcd-{name}", value)]
+    where = ["--cluster-name", "prod", "--cluster-etcd", "https://127.0.0.1:1"]
+    config = load(None, ["--dir", str(tmp_path), *where, *words])
+    if is_there:
+        configured_store(config)
+        password.chmod(0o644)
+        key.chmod(0o604)
+        assert [line.split()[0] for line in exposure_warnings(config)] == [str(password), str(key)]
+    else:
+        authority.file.unlink()
+        with pytest.raises(StartError, match=f"cannot read {authority.file}"):
+            configured_store(config)
 
 
 def test_etcd_and_a_shard_need_the_name_of_the_cluster() -> None:

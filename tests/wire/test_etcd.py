@@ -22,8 +22,10 @@ from hypothesis import strategies as st
 from tests.support.certificates import Authority
 from tests.support.client import RawClient
 from tests.support.etcd import UNCHECKED, Etcd
-from tests.support.server import Server
+from tests.support.resp import Simple
+from tests.support.server import Server, server_program
 from tests.support.shards import free_range
+from tests.support.waiting import wait_until
 
 from millstream.__main__ import main
 from millstream.server.cluster.store import etcd_connection
@@ -44,6 +46,7 @@ from millstream.server.cluster.store.store import (
     Unreachable,
 )
 
+OK = Simple("OK")
 SMALL_MAX = 100_000  # bytes of a reply
 numbers = count(1)
 REFUSED = "it wants a certificate of the client that it trusts"
@@ -332,15 +335,27 @@ def test_certificates_of_clients(tmp_path: Path) -> None:
         assert call("init", "--shards", "1", "--members", "1", *with_own)[:2] == "0 "
         directives = {
             "cluster-name": "c", "cluster-etcd": etcd.urls, "cluster-shard": "s1",
-            "cluster-etcd-cacert": str(authority.file),
-            "cluster-etcd-cert": own[0], "cluster-etcd-key": own[1],
+            "cluster-etcd-cacert": f"../{authority.file.name}",
+            "cluster-etcd-cert": f"../{Path(own[0]).name}",
+            "cluster-etcd-key": f"../{Path(own[1]).name}",
         }  # fmt: skip
-        server = Server(tmp_path / "node", directives)
+        file = tmp_path / "mill.conf"
+        file.write_text("# mine\n")
+        server = Server(tmp_path / "node", directives, [*server_program(), str(file)])
         server.start()
         with RawClient(server.port) as client:
             state = client.call("CLUSTER", "INFO")
-        assert isinstance(state, bytes)
-        assert b"cluster_etcd:ok" in state
+            assert isinstance(state, bytes)
+            assert b"cluster_etcd:ok" in state
+            wait_until(lambda: client.call("ACL", "SETUSER", "ann", "on"), lambda told: told == OK)
+            assert client.call("CONFIG", "SET", "maxmemory", "1gb") == OK
+            assert client.call("CONFIG", "REWRITE") == OK
+        server.stop()
+        assert "maxmemory 1073741824" in file.read_text().splitlines()
+        server.directives = {}  # those of the file are enough
+        with server.start().client() as client:
+            wait_until(lambda: client.call("SET", "a", "1"), lambda told: told == OK)
+            assert client.call("ACL", "USERS") == [b"ann", b"default"]
         server.stop()
     finally:
         etcd.kill()

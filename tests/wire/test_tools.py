@@ -558,6 +558,7 @@ VALID = f"millstream: the configuration is valid\nmillstream: {NOT_CHECKED}\n"
         ("--bind 192.0.2.1", "bind: "),
         ("--dir /proc/x", "dir: /proc/x cannot be used: /proc: "),
         ("--unixsocket /nonexistent/s", "unixsocket: the folder of /nonexistent/s does not exist"),
+        ("--unixsocket none/s", "unixsocket: the folder of /"),  # in the data directory
         ("--pidfile /nonexistent/p", "the pidfile /nonexistent/p cannot be written"),
     ],
 )

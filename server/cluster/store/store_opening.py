@@ -72,10 +72,10 @@ def configured_store(config: Config) -> EtcdStore:
                 cluster.name,
                 cluster.etcd,
                 cluster.etcd_user,
-                cluster.etcd_password_file,
-                cluster.etcd_cacert,
-                cluster.etcd_cert,
-                cluster.etcd_key,
+                config.located(cluster.etcd_password_file),
+                config.located(cluster.etcd_cacert),
+                config.located(cluster.etcd_cert),
+                config.located(cluster.etcd_key),
             )
         )
     except ValueError as problem:
