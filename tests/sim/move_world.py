@@ -193,7 +193,8 @@ class MoveReplica(Replica):
     def copied(self, move: str) -> Copied:
         pulled = self._pulled.get(move)
         is_close = pulled is not None and pulled.missing <= CLOSE_FRAMES
-        return Copied(is_close and move in self.state.imports, "")
+        obstacle = "the other shard is silent" if pulled is None else ""
+        return Copied(is_close and move in self.state.imports, "", obstacle)
 
     def hand_over(self, move: str, revision: int) -> None:
         self._asked[move] = revision

@@ -16,8 +16,15 @@ from millstream.server.cluster.cluster_view import Found
 from millstream.server.cluster.member_actions import ReadAgain
 from millstream.server.cluster.slot_moves import move_judge
 from millstream.server.cluster.slot_moves.move_data import Copied
-from millstream.server.cluster.slot_moves.move_judge import MoveJudge, canceled
-from millstream.server.cluster.store.records import BACKUP_LOCK, MOVE, MoveRecord, Step, encode
+from millstream.server.cluster.slot_moves.move_judge import WAITS_MS, MoveJudge, canceled
+from millstream.server.cluster.store.records import (
+    BACKUP_LOCK,
+    MOVE,
+    TEXT_MAX,
+    MoveRecord,
+    Step,
+    encode,
+)
 from millstream.server.cluster.store.store import Change, Compare
 
 STEPS = 150
@@ -165,6 +172,32 @@ def test_a_copy_that_never_comes_close_fails(monkeypatch: pytest.MonkeyPatch) ->
     world.plan(((0, 5000),), "s2")
     wait_for(world, Step.FAILED, "2")
     assert world.view.moves["2"].record.reason == "no room for it"
+    world.end()
+
+
+def test_a_copy_that_waits_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = begun()
+    world.store.commit([], [Change(BACKUP_LOCK, b"1")])  # no hand-over begins
+    reasons: list[str] = []
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.COPYING)
+    for obstacle in ("", "it refuses:\nno", "it refuses:\nno", "x" * 400, ""):
+        copied = Copied(is_close=True, failure="", obstacle=obstacle)
+        monkeypatch.setattr(MoveReplica, "copied", lambda *_, copied=copied: copied)
+        before = world.view.moves["1"].version
+        world.pass_time(WAITS_MS + 1000)
+        found = world.view.moves["1"]
+        reasons.append(found.record.reason)
+        is_changed = len(reasons) > 1 and reasons[-1] != reasons[-2]
+        assert (found.version != before) is is_changed  # each reason is written once
+    waits = "waits: it refuses: no"
+    assert reasons == ["", waits, waits, ("waits: " + "x" * 400)[:TEXT_MAX], ""]
+
+    # The reason of the last hand-over stays.
+    record = found.record._replace(reason=move_judge.NO_TARGET, retries=1)
+    world.store.commit([], [Change(MOVE + "1", encode(record))])
+    world.pass_time(WAITS_MS + 1000)
+    assert world.view.moves["1"].record.reason == move_judge.NO_TARGET
     world.end()
 
 

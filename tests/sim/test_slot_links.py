@@ -365,7 +365,8 @@ def test_a_source_that_refuses_the_secret_is_an_obstacle() -> None:
     fleet.arriving._secret = lambda: b"another one"
     fleet.begin()
     fleet.until(lambda: bool(fleet.arriving.obstacle_of(MOVE)))
-    assert fleet.arriving.obstacle_of(MOVE) == f"the other shard refuses: {WRONG_SECRET}"
+    refusal = f"the other shard refuses: {WRONG_SECRET}"
+    assert fleet.target.moves.copied(MOVE).obstacle == refusal
     assert fleet.arrival is not None
     fleet.arrival._secret = secret
     fleet.follow()

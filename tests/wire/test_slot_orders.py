@@ -232,6 +232,24 @@ def test_no_shard_is_drained_without_a_name(run: Run, settings: StoreSettings) -
     assert not stored_view(settings).moves
 
 
+def test_a_move_that_waits_is_shown_with_its_reason(run: Run, settings: StoreSettings) -> None:
+    run("move", "0-9", "s2", "--no-wait")
+    ((id, found),) = stored_view(settings).moves.items()
+    shown: list[str] = []
+    reasons = ["", "waits: no", "waits: no", ""]
+
+    class Changing:
+        async def read(self) -> Contents:
+            step, reason = (Step.COPYING, reasons.pop(0)) if reasons else (Step.DONE, "")
+            record = found.record._replace(step=step, reason=reason)
+            await open_store(settings).commit([], [Change(MOVE + id, encode(record))])
+            return await open_store(settings).read()
+
+    asyncio.run(move_orders.follow_moves(cast(Store, Changing()), {id: found.record}, shown.append))
+    words = ["planned", "copying", "copying (waits: no)", "copying", "done"]
+    assert shown == [f"slots 0-9 from s1 to s2: {word}" for word in words]
+
+
 def test_moves_are_followed_over_a_loss_of_etcd(run: Run, settings: StoreSettings) -> None:
     run("move", "0-9", "s2", "--no-wait")
     ((id, found),) = stored_view(settings).moves.items()

@@ -19,10 +19,11 @@ class SourceNode(NamedTuple):
 
 class Copied(NamedTuple):
     """The state of an import. `is_close`: all slots are copied, and little is missing. `failure`:
-    the reason to end the move; "" if it continues."""
+    the reason to end the move; "" if it continues. `obstacle`: why it waits, or ""."""
 
     is_close: bool
     failure: str
+    obstacle: str = ""
 
 
 class MoveData(Protocol):

@@ -68,6 +68,8 @@ PAUSE_MS, PAUSE_MAX_MS = 250, 30_000  # before the next hand-over
 ENDED_MAX = 32  # records of moves to a shard that have ended
 NO_TARGET = "the shard that gets the slots has not taken them in time"
 NEW_PRIMARY = "a shard has another primary"
+WAITS = "waits: "  # begins the reason of a move that is copying
+WAITS_MS = 3000  # between two of these reasons
 
 
 class Leader(Protocol):
@@ -177,6 +179,11 @@ def _leads(leader: Leader, view: ClusterView) -> bool:
     return is_current and view.shards[leader.shard].record.term == leader.led_term
 
 
+def _text(reason: str) -> str:
+    """A reason as a record may have it."""
+    return "".join(one if one.isprintable() else " " for one in reason)[:TEXT_MAX]
+
+
 class _Look:
     """One look of a primary at the moves."""
 
@@ -264,7 +271,9 @@ class _Look:
 
     def _copy(self, move: str, found: Found[MoveRecord]) -> None:
         record = found.record
-        if self._link(move, record) and not self._view.is_backed_up:
+        if not self._link(move, record) or self._note_obstacle(move, found):
+            return
+        if not self._view.is_backed_up:
             pause_ms = PAUSE_MS << min(record.retries, 10) if record.retries else 0
             is_due = self._judge.age_ms(move, self._now_ms) >= min(pause_ms, PAUSE_MAX_MS)
             if is_due and self._data.copied(move).is_close:
@@ -272,6 +281,19 @@ class _Look:
                     step=Step.HANDING, terms=self._terms(record), handed_ms=self._judge.clock_ms()
                 )
                 self._write(move, found, handed, Compare(BACKUP_LOCK, 0), both=True)
+
+    def _note_obstacle(self, move: str, found: Found[MoveRecord]) -> bool:
+        """Write why the copy waits, or that it does not wait any more. False if nothing changes."""
+        obstacle, reason = self._data.copied(move).obstacle, found.record.reason
+        if obstacle:
+            reason = _text(WAITS + obstacle)
+        elif reason.startswith(WAITS):
+            reason = ""
+        is_due = not obstacle or self._judge.age_ms(move, self._now_ms) >= WAITS_MS
+        is_new = is_due and reason != found.record.reason
+        if is_new:
+            self._write(move, found, found.record._replace(reason=reason))
+        return is_new
 
     def _take(self, move: str, found: Found[MoveRecord]) -> None:
         record, view = found.record, self._view
@@ -341,8 +363,7 @@ class _Look:
         return SourceNode(node, *address, found.record.term)
 
     def _ended(self, record: MoveRecord, step: Step, reason: str) -> MoveRecord:
-        letters = "".join(one if one.isprintable() else " " for one in reason)[:TEXT_MAX]
-        return record._replace(step=step, reason=letters, ended_ms=self._judge.clock_ms())
+        return record._replace(step=step, reason=_text(reason), ended_ms=self._judge.clock_ms())
 
     def _write(
         self,

@@ -101,7 +101,7 @@ class MoveLinks:
 
     def copied(self, move: str) -> Copied:
         failure = self._refused.get(move) or self.arriving.problem_of(move)
-        return Copied(self.arriving.is_close(move), failure)
+        return Copied(self.arriving.is_close(move), failure, self.arriving.obstacle_of(move))
 
     def hand_over(self, move: str, revision: int) -> None:
         self.arriving.hand_over(move, revision)

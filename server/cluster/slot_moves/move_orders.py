@@ -171,9 +171,13 @@ async def follow_moves(
             found = view.moves.get(id)
             record = _removed(before, view) if found is None else found.record
             last[id] = record
-            if (record.step, record.retries) != (before.step, before.retries):
+            if _shown_parts(record) != _shown_parts(before):
                 show(described(record))
     return last
+
+
+def _shown_parts(record: MoveRecord) -> tuple[Step, int, str]:
+    return record.step, record.retries, record.reason
 
 
 def _removed(record: MoveRecord, view: ClusterView) -> MoveRecord:

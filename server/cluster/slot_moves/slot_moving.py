@@ -95,7 +95,7 @@ class SlotMoving:
             for name in (record.source, record.target)
         )
         arriving = self.links.arriving
-        error = record.reason or arriving.problem_of(move) or arriving.obstacle_of(move)
+        error = arriving.problem_of(move) or arriving.obstacle_of(move) or record.reason
         pause_ms = record.moved_ms - record.handed_ms if record.moved_ms else 0
         fields: dict[str, str | int] = {
             "id": move,

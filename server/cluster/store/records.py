@@ -92,8 +92,9 @@ class Step(StrEnum):
 
 class MoveRecord(NamedTuple):
     """A move of slots, as ranges in order, from one shard to another. `terms` are those of the two
-    shards when its step was written. `reason` says why it has failed, or why its last hand-over
-    has; `retries` counts those that have. Times are those of the clock in ms; 0: not yet."""
+    shards when its step was written. `reason` says why it has failed, why its last hand-over
+    has, or why the copy waits; `retries` counts the hand-overs that have failed. Times are those of
+    the clock in ms; 0: not yet."""
 
     slots: tuple[tuple[int, int], ...]
     source: str
