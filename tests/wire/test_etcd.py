@@ -412,8 +412,8 @@ def test_a_member_without_a_majority(tmp_path: Path) -> None:
         ("ftp://a", "http://"),
         ("http://a:99999", "port"),
         ("http://u:p@a:1", "separately"),
-        ("http://a/v3", "no URL of etcd"),
-        ("http://", "no URL of etcd"),
+        ("http://a/v3", "not a URL of etcd"),
+        ("http://", "not a URL of etcd"),
         (",".join(["http://a"] * 17), "16"),
     ],
 )
