@@ -10,12 +10,21 @@ from __future__ import annotations
 import os
 import sys
 
-# Before the other imports, which take longer than this process if it only executes itself again.
-if sys.argv[1:2] == ["serve"] and os.path.basename(sys.argv[0]) in ("millstream", "__main__.py"):
-    from millstream.server.monitor import huge_pages
+if os.path.basename(sys.argv[0]) in ("millstream", "__main__.py"):
+    # Before the other imports, which take longer than this process if it only executes itself
+    # again.
+    if sys.argv[1:2] == ["serve"]:
+        from millstream.server.monitor import huge_pages
 
-    huge_pages.prepare_early(sys.argv[2:])
+        huge_pages.prepare_early(sys.argv[2:])
 
+    import signal
+
+    # Ctrl-C during the other imports ends the program without a traceback; later, click reports it.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import signal
 from importlib import import_module
 from typing import NamedTuple
 
@@ -158,6 +167,10 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, "-v", "--version", prog_name="millstream")
 def main() -> None:
     """A stream server that speaks the Redis protocol."""
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,24 @@ def test_a_command_without_its_libraries_names_the_extra(
     done = CliRunner().invoke(main, [name, "x"])
     assert done.exit_code == 1
     assert f"`millstream {name}` needs redis: pip install 'millstream[tools]'" in done.output
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "shown"), [("click", -signal.SIGINT, ""), ("uvicorn", 1, "Aborted!")]
+)
+def test_ctrl_c_while_modules_are_loaded_shows_no_traceback(
+    tmp_path: Path, module: str, code: int, shown: str
+) -> None:
+    """The module stands for any that the program or the command loads."""
+    (tmp_path / f"{module}.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    done = subprocess.run(
+        [sys.executable, "-m", "millstream", "dashboard"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr.strip()) == (code, shown)
 
 
 def test_an_import_of_a_file_needs_no_client(
