@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +53,7 @@ def run_shards(
             print(f"millstream: the configuration is valid\nmillstream: {NOT_CHECKED}")
             return 0
         prepare_directory(config.dir)
+        os.environ[log.PROCESS_VARIABLE] = "supervisor"
         log.configure(config.loglevel, config.located(config.logfile), config.log_format)
         find_map(config.dir, count)  # an error does not leave the lock's file in the directory
         disk = SystemDisk(config.dir)

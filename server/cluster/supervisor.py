@@ -29,7 +29,7 @@ from millstream.server.cluster.unix_sockets import SUPERVISOR, listening_socket
 from millstream.server.config.cluster_directives import NODE_COUNT_VARIABLE, SUPERVISOR_VARIABLE
 from millstream.server.config.directives import Config
 from millstream.server.monitor import log
-from millstream.server.monitor.log import LOGGER
+from millstream.server.monitor.log import LOGGER, PROCESS_VARIABLE
 from millstream.server.process import PidFile, Supervision
 
 FIRST_PAUSE_S = 1.0
@@ -89,7 +89,12 @@ class NodeProcess:
         """Start the process and wait for its end; its exit code."""
         self._is_stop_due = False
         ours, theirs = socket.socketpair()
-        environment = {**os.environ, **self._variables, SUPERVISOR_VARIABLE: str(theirs.fileno())}
+        environment = {
+            **os.environ,
+            **self._variables,
+            SUPERVISOR_VARIABLE: str(theirs.fileno()),
+            PROCESS_VARIABLE: self.name.removeprefix("the "),
+        }
         try:
             # A session of its own: Ctrl-C in a terminal is for the supervisor.
             self._process = await asyncio.create_subprocess_exec(

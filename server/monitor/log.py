@@ -19,6 +19,7 @@ from typing import TextIO
 from millstream.errors import StartError
 
 LOGGER = logging.getLogger("millstream")
+PROCESS_VARIABLE = "MILLSTREAM_PROCESS"  # the name of one of several processes with the same log
 VERBOSE = 15
 LEVELS = {
     "debug": logging.DEBUG,
@@ -54,21 +55,32 @@ def _moment(record: logging.LogRecord) -> tuple[int, int]:
 
 class TextFormat(logging.Formatter):
     """``2025-01-31 23:59:59.123+01:00 notice  message``: local time and its offset from UTC. One
-    line, except for a traceback."""
+    line, except for a traceback. The name of a process is shown as ``notice  [node 0001] message``.
+    """
+
+    def __init__(self, process: str = "") -> None:
+        super().__init__()
+        self._prefix = f"[{process}] " if process else ""
 
     def format(self, record: logging.LogRecord) -> str:
         seconds, milliseconds = _moment(record)
         local = time.localtime(seconds)
         moment, offset = time.strftime("%Y-%m-%d %H:%M:%S", local), time.strftime("%z", local)
         moment += f".{milliseconds:03}{offset[:3]}:{offset[3:]}"
-        text = f"{moment} {_level_name(record.levelno):<7} {_on_one_line(record.getMessage())}"
+        message = self._prefix + _on_one_line(record.getMessage())
+        text = f"{moment} {_level_name(record.levelno):<7} {message}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return text
 
 
 class JsonFormat(logging.Formatter):
-    """One object per line: time (ISO 8601, UTC), level, message, and the record's facts."""
+    """One object per line: time (ISO 8601, UTC), level, the name of the process if it has one,
+    message, and the record's facts."""
+
+    def __init__(self, process: str = "") -> None:
+        super().__init__()
+        self._process = {"process": process} if process else {}
 
     def format(self, record: logging.LogRecord) -> str:
         import json
@@ -78,6 +90,7 @@ class JsonFormat(logging.Formatter):
         line = {
             "time": f"{moment}.{milliseconds:03}Z",
             "level": _level_name(record.levelno),
+            **self._process,
             "message": record.getMessage(),
             **getattr(record, "facts", {}),
         }
@@ -165,8 +178,9 @@ def check(logfile: str, directory: Path) -> None:
 def set_style(level: str, log_format: str) -> None:
     """Change level and format of the log that is open."""
     LOGGER.setLevel(LEVELS[level])
+    process = os.environ.get(PROCESS_VARIABLE, "")
     for handler in LOGGER.handlers:
-        handler.setFormatter(JsonFormat() if log_format == "json" else TextFormat())
+        handler.setFormatter(JsonFormat(process) if log_format == "json" else TextFormat(process))
 
 
 def progress_line() -> Callable[[int, int], None] | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 
 import pytest
 
-from millstream.server.monitor.log import TextFormat
+from millstream.server.monitor.log import JsonFormat, TextFormat
 
 
 def line(message: str) -> str:
@@ -42,6 +43,14 @@ def test_a_line_has_local_time_and_its_offset(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_a_message_is_one_line(message: str, shown: str) -> None:
     assert line(message) == shown
+
+
+def test_one_of_several_processes_is_named() -> None:
+    record = logging.LogRecord("millstream", logging.WARNING, "", 0, "text", (), None)
+    assert TextFormat("node 0001").format(record).endswith(" warning [node 0001] text")
+    found, single = (json.loads(JsonFormat(name).format(record)) for name in ("node 0001", ""))
+    assert found == {**single, "process": "node 0001"}
+    assert "process" not in single
 
 
 def test_a_traceback_follows_on_separate_lines() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -329,4 +330,14 @@ def test_sighup_is_for_all_processes(tmp_path: Path) -> None:
         wait_until(lambda: log.exists() and "node 0002 has ended" in log.read_text(), what="a line")
     finally:
         shards.stop()
-    assert "stopping" in log.read_text()
+    lines = (tmp_path / "old.log").read_text() + log.read_text()
+    for process, words in [
+        ("supervisor", "ready "),
+        ("supervisor", "node 0002 has ended"),
+        ("supervisor", "stopping: "),
+        ("node 0001", "ready "),
+        ("node 0002", "ready "),
+    ]:
+        assert f"[{process}] {words}" in lines
+    names = re.findall(r"^\S+ \S+ \w+ +(?:\[(.*?)\])?", lines, re.MULTILINE)
+    assert set(names) <= {"supervisor", "gateway", "node 0001", "node 0002"}
