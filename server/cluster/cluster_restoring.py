@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millstream.cli_error import CliError
-from millstream.errors import DataError
+from millstream.errors import DataError, counted
 from millstream.server.backup.backup_cli import (
     Failure,
     Outcome,
@@ -125,7 +125,12 @@ def _plan_of_store(backup: ClusterBackup, size: Size, users: bytes | None) -> Pl
     for _, shard in numbered(backup.shards):
         state = shard.state
         members = size.members or state.size
-        durable = min(state.durable, members - 1) if size.durable is None else size.durable
+        durable = state.durable if size.durable is None else size.durable
+        if size.durable is None and durable >= members:
+            raise CliError(
+                f"shard {state.name} of the backup has --durable {durable}, which needs more than "
+                f"{counted(members, 'member')}: give --durable {members - 1}, too, or more members"
+            )
         require_enough(members, durable)
         ids = [new_id() for _ in range(members)]
         nodes += [

@@ -88,6 +88,8 @@ def test_a_backup_of_members_becomes_a_new_cluster(
     shard.kill()
 
     new = ["--name", f"{shard.settings.name}-new", "--etcd", etcd.urls]
+    fewer = call("restore", tmp_path / "copy", tmp_path / "new", *new, "--members", "1", code=1)
+    assert "has --durable 1, which needs more than 1 member: give --durable 0, too" in fewer
     call("restore", tmp_path / "copy", tmp_path / "new", *new)
     again = call("restore", tmp_path / "copy", tmp_path / "other", *new, code=1)
     assert "etcd has a cluster with this name" in again
