@@ -15,7 +15,13 @@ from collections.abc import Callable, Mapping
 from millstream.server.clients import LOOPBACK
 from millstream.server.cluster.cluster_view import ClusterView, addresses_after, by_number, view_of
 from millstream.server.cluster.store.records import NodeRecord, RecordError, ShardRecord
-from millstream.server.cluster.store.store import Contents, Refused, Store, Unreachable
+from millstream.server.cluster.store.store import (
+    Contents,
+    Refused,
+    Store,
+    Unreachable,
+    reason_of,
+)
 from millstream.server.cluster.store.store_follower import StoreFollower
 from millstream.server.gateway.machine_nodes import Place
 from millstream.server.gateway.routing import Routes
@@ -99,7 +105,7 @@ class StoredNodes:
         self.etcd_errors += 1
         if str(problem) != self._lost:  # attempts continue
             self._lost = str(problem)
-            LOGGER.warning("gateway  etcd cannot be used: %s", problem)
+            LOGGER.warning("gateway  %s", reason_of(problem))
 
     def _is_new(self, view: ClusterView) -> bool:
         """Note what the store says, unless it is old; true if anything differs."""

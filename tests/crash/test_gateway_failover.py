@@ -213,7 +213,7 @@ def test_a_gateway_without_etcd_follows_the_nodes(tmp_path: Path, cluster: TwoSh
         assert client.call("SET", "bar", "1") == OK
         etcd.target = free_port()  # where nothing listens
         etcd.cut()
-        wait_until(lambda: "etcd cannot be used" in front.log, what="the loss", deadline_s=20)
+        wait_until(lambda: "etcd cannot be reached" in front.log, what="the loss", deadline_s=20)
         target = replica(cluster)
         assert ask(target, "CLUSTER", "FAILOVER") == OK
         wait_until(lambda: cluster.primary() is target, what="the target", deadline_s=20.0)

@@ -138,7 +138,9 @@ def test_without_etcd_a_primary_stays_also_after_a_restart(tmp_path: Path) -> No
         first = shard.start().wait_for_primary()
         etcd.kill()
         reads_etcd = next(shard.others(first))
-        wait_until(lambda: "etcd cannot be used" in reads_etcd.log, what="the loss", deadline_s=20)
+        wait_until(
+            lambda: "etcd cannot be reached" in reads_etcd.log, what="the loss", deadline_s=20
+        )
         assert ask(first, "SET", "a", "1") == Simple("OK")
         for killed in ([first], shard.servers):
             for server in killed:

@@ -14,7 +14,7 @@ from millstream.server.cluster.member_actions import Purpose, Write
 from millstream.server.cluster.member_handover import FORGOTTEN_S, PAUSE, MemberHandover
 from millstream.server.cluster.member_node import MemberNode
 from millstream.server.cluster.member_service import MemberService, MemberSettings
-from millstream.server.cluster.store.records import NodeRecord
+from millstream.server.cluster.store.records import NodeRecord, RecordError
 from millstream.server.cluster.store.store import Unreachable
 from millstream.server.config.directives import Config
 
@@ -34,13 +34,15 @@ def service_of(store: Any = None) -> MemberService:
 
 def test_each_reason_for_a_lost_store_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     service = service_of()
-    for reason in ("it is down", "it is down", "it is slow", "it is slow"):
+    for reason in ("etcd is down", "etcd is down", "etcd is slow", "etcd is slow"):
         service._lose(Unreachable(reason))
+    service._lose(RecordError("map is missing in etcd"))
     assert [record.message for record in caplog.records] == [
-        "etcd cannot be used: it is down",
-        "etcd cannot be used: it is slow",
+        "etcd is down",
+        "etcd is slow",
+        "etcd cannot be used: map is missing in etcd",
     ]
-    assert service.etcd_errors == 4
+    assert service.etcd_errors == 5
 
 
 class Failing:

@@ -31,6 +31,12 @@ class LeaseEnded(Refused):
     """A change names a lease that has ended."""
 
 
+def reason_of(problem: Exception) -> str:
+    """A sentence that says why the store cannot be used."""
+    is_sentence = isinstance(problem, Unreachable | Refused)
+    return str(problem) if is_sentence else f"etcd cannot be used: {problem}"
+
+
 class Value(NamedTuple):
     """A value; the revision of the transaction that wrote it; the lease with which it ends, or
     0."""
