@@ -111,8 +111,9 @@ def refuse_server(folder: Path, count: int) -> None:
     numbered = [name for name in names if name.isdigit() and (folder / name / MANIFEST).exists()]
     if numbered:
         raise StartError(
-            f"{folder} has directories of nodes ({min(numbered)}), but no {MAP_NAME}: restore that "
-            "file from a copy"
+            f"{folder} has directories of nodes ({min(numbered)}), but no {MAP_NAME}, which "
+            "says which slots each of them owns: restore that file from a copy, or make a new "
+            "directory from a backup with `millstream cluster restore BACKUP OUT`"
         )
 
 

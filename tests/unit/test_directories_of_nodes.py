@@ -44,6 +44,15 @@ def test_a_node_has_to_be_named(tmp_path: Path, read: Callable[[Path], object]) 
         read(tmp_path)
 
 
+def test_nodes_without_their_map_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"{number:04}").mkdir()
+        (tmp_path / f"{number:04}" / "manifest").touch()
+    words = "has directories of nodes .0001., but no cluster.json, .*: restore that file"
+    with pytest.raises(StartError, match=words):
+        refuse_server(tmp_path, 2)
+
+
 def test_nothing_is_started_in_the_backup_of_a_cluster(tmp_path: Path) -> None:
     refuse_server(tmp_path, 3)
     refuse_nodes(tmp_path)
