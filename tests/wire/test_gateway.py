@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import socket
 import time
@@ -23,6 +24,7 @@ from millstream.client import connect
 from millstream.server.cluster.gateway_socket import NAME
 from millstream.server.cluster.unix_sockets import connected_socket
 
+UNIT = Path(__file__).parents[2] / "deploy" / "millstream-gateway.service"
 # foo: node 3, bar: node 1, a: node 3, b: node 1, c: node 2
 OK, QUEUED = Simple("OK"), Simple("QUEUED")
 CROSSSLOT = Error("CROSSSLOT Keys in request don't hash to the same slot")
@@ -597,8 +599,11 @@ def test_several_gateways_share_a_port(tmp_path: Path) -> None:
             with shards.node(0) as client:
                 assert client.line(f"SET foo {number}") == OK
         await_gateway(shards, at, killed)
-    ours = Server(shards.directory, program=[PROGRAM, "gateway"])  # not of the supervisor
-    ours.log_path = tmp_path / "gateway.log"
+    log = tmp_path / "gateway.log"
+    ours = Server(  # not of the supervisor
+        shards.directory, {"logfile": str(log)}, program=[PROGRAM, "gateway"]
+    )
+    ours.log_path = tmp_path / "gateway.out"
     ours.start()
     with NodeClient(ours.port) as client:
         assert client.line("MSET foo 1") == OK
@@ -608,7 +613,14 @@ def test_several_gateways_share_a_port(tmp_path: Path) -> None:
     shards.port += 100
     shards.start()
     wait_until(lambda: fetched(ours, "foo"), lambda reply: reply == b"1", "the nodes")
-    assert ours.stop() == 0
+    (reload,) = re.findall(r"^ExecReload=/bin/kill -(\w+) \$MAINPID$", UNIT.read_text(), re.M)
+    log.rename(tmp_path / "gateway.log.1")
+    ours.signal(signal.Signals[f"SIG{reload}"])
+    wait_until(log.exists, what="a new log file")
+    assert fetched(ours, "foo") == b"1"
+    ours.signal(signal.SIGUSR2)
+    wait_until(lambda: not ours.is_alive(), what="the stop")
+    assert ours.exit_code == 0
     assert shards.stop() == 0
 
 
