@@ -286,7 +286,7 @@ class MemberNode:
         if self.relay is not None and (view, self.shard) != self._relayed:
             self._relayed = view, self.shard
             self.relay.set_nodes(*self._other_nodes(view))
-        is_kept = self.service is not None and not self.service.is_writing
+        is_kept = self.service is not None and self.service.may_serve
         self._served.note(view.map, self.shard, served, is_kept=is_kept)
         self.coverage.look()
 

@@ -24,7 +24,7 @@ from millstream.server.cluster.promise_request import NOT_ACCEPTED
 from millstream.server.cluster.rare_warnings import RareWarnings
 from millstream.server.cluster.relay import WAITING_MAX_BYTES, Outgoing, Sender
 from millstream.server.replication.link_words import encode_request
-from millstream.server.replication.name_lookup import look_up
+from millstream.server.replication.name_lookup import connect_to_host
 from millstream.server.replication.records import PIECE_BYTES
 
 log = logging.getLogger("millstream.cluster")
@@ -98,10 +98,12 @@ class MessageLink:
         try:
             context = self._make_context()
             async with asyncio.timeout(CONNECT_S):
-                [first, *_] = await look_up(host, port)
-                await self._loop.create_connection(
-                    lambda: connection, first, port, ssl=context,
-                    server_hostname=host if context is not None else None,
+                await connect_to_host(
+                    host, port,
+                    lambda address: self._loop.create_connection(
+                        lambda: connection, address, port, ssl=context,
+                        server_hostname=host if context is not None else None,
+                    ),
                 )  # fmt: skip
         except (OSError, TimeoutError, StartError) as problem:
             self._connecting = None

@@ -39,7 +39,7 @@ from millstream.server.cluster.membership import Member
 from millstream.server.cluster.promise_request import Asker
 from millstream.server.cluster.recollection import describe
 from millstream.server.cluster.seen_keeping import SeenKeeping
-from millstream.server.cluster.slot_moves.move_rules import ENDED, may_keep_later
+from millstream.server.cluster.slot_moves.move_rules import ENDED, gains_slots, may_keep_later
 from millstream.server.cluster.store.records import SECRET, NodeRecord, RecordError
 from millstream.server.cluster.store.seen_store import SeenStore
 from millstream.server.cluster.store.store import (
@@ -163,6 +163,7 @@ class MemberService:
         self._keeping = SeenKeeping(seen, self._spawn, self._note_written)
         self._contents: Contents | None = None  # that are written now, and used then
         self._following: Contents | None = None  # that have come meanwhile
+        self._is_limited = False  # what is confirmed
         self._on_change = on_change
         self._follower = StoreFollower(store, self._note_followed, self._lose)
         self._revision = 0
@@ -175,6 +176,12 @@ class MemberService:
     def is_writing(self) -> bool:
         """True while the disk does not have what this node has seen and waits for."""
         return self._keeping.is_writing
+
+    @property
+    def may_serve(self) -> bool:
+        """True if slots that a change of the store gives to this node may be served: it is on the
+        disk, or nothing of that is confirmed before."""
+        return self._is_limited or not self._keeping.is_writing
 
     # Life
 
@@ -306,15 +313,17 @@ class MemberService:
             return
         secret = contents.values.get(SECRET)
         self._secret.take_stored(b"" if secret is None else secret.data)
+        last_seq = self.terms.last_seq
         self.member.take(view, steady_ms())
         if not self.member.is_store_old:
             # Before this node leads, follows, or changes the members because of it.
-            self._keep(view, contents)
+            self._keep(view, contents, last_seq)
         self._react()
 
-    def _keep(self, view: ClusterView, contents: Contents) -> None:
-        """Write changes before this node leads, follows, changes the members, or gives
-        users other rights because of it."""
+    def _keep(self, view: ClusterView, contents: Contents, last_seq: int) -> None:
+        """Write changes before this node leads, follows, changes the members, or gives users other
+        rights because of it. Slots that it gets are served at once, but no frame after `last_seq`
+        is confirmed before."""
         member = self.member
         changed = self._seen.note(contents)
         if changed:
@@ -322,6 +331,8 @@ class MemberService:
             has_order = any(map(needs_disk, member.actions))
             if has_order or not may_keep_later(changed, view, led_shard):
                 self._contents = contents
+                if member.is_leading and gains_slots(changed, view, led_shard):
+                    self._is_limited = self.terms.confirming.limit(last_seq)
                 self._keeping.write_now()
                 self._on_change()
                 return
@@ -331,6 +342,9 @@ class MemberService:
 
     def _note_written(self, done: bool) -> None:
         """The disk has what was seen last, or it cannot be written."""
+        if self._is_limited:
+            self._is_limited = False
+            self.terms.confirming.end_limit()
         self.member.is_kept = done
         contents, self._contents = self._contents, None
         if contents is not None:

@@ -13,7 +13,7 @@ from millstream.errors import StartError
 from millstream.server.cluster.member_actions import Address
 from millstream.server.cluster.rare_warnings import RareWarnings
 from millstream.server.replication.link_words import encode_request
-from millstream.server.replication.name_lookup import look_up
+from millstream.server.replication.name_lookup import connect_to_host
 
 log = logging.getLogger("millstream.cluster")
 
@@ -73,10 +73,12 @@ class Asker:
     async def _ask(self, host: str, port: int, asked: PromiseRequest) -> LastFrame:
         context = self._make_context()
         async with asyncio.timeout(CONNECT_S):
-            [first, *_] = await look_up(host, port)
-            reader, writer = await asyncio.open_connection(
-                first, port, limit=LINE_BYTES, ssl=context,
-                server_hostname=host if context is not None else None,
+            reader, writer = await connect_to_host(
+                host, port,
+                lambda address: asyncio.open_connection(
+                    address, port, limit=LINE_BYTES, ssl=context,
+                    server_hostname=host if context is not None else None,
+                ),
             )  # fmt: skip
         try:
             writer.write(encode_request([b"CLUSTER", b"PEER", self._secret()]))

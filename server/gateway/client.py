@@ -432,6 +432,7 @@ class Client(asyncio.Protocol):
     def note_failed(self, node: int) -> None:
         """The node hangs or has ended. Requests that it has may have run: as in a crash, the
         connection ends without their replies."""
+        self._sending.note_failed(node)
         upstream = self.upstreams.get(node)
         if any(node in read.nodes for read in self._waits):
             self.close()

@@ -67,6 +67,7 @@ class Sending:
         self._host = host
         self._client: Receiver | None = client
         self._aside: NodeConnection | None = None
+        self._ask_again: Callable[[], None] = _nothing
         self._repeats = Repeats(resume)
         self._home: int | None = None
         self._is_keeping = host.retry_s > 0  # requests, until they are answered
@@ -207,11 +208,23 @@ class Sending:
             take(reply)
             self.order.complete(answer, b"")
 
-        self._aside = self.new_upstream(self.home_node())
-        self._aside.send(request, Call(done))
+        self._begin_aside(request, done)
+
+    def _begin_aside(self, request: bytes, done: Callable[[bytes], None]) -> None:
+        aside = self._aside = self.new_upstream(self.home_node())
+        self._ask_again = partial(self._begin_aside, request, done)
+        aside.send(request, Call(done))
+
+    def note_failed(self, node: int) -> None:
+        """Ask another node what this one has not answered."""
+        aside = self._aside
+        if aside is not None and aside.node == node:
+            aside.drop()
+            self._ask_again()
 
     def _drop_aside(self) -> None:
         aside, self._aside = self._aside, None
+        self._ask_again = _nothing
         if aside is not None:
             aside.drop()
 
@@ -448,6 +461,9 @@ class Sending:
     def recover(self, upstream: NodeConnection) -> bool:
         """A connection has ended. If all its requests only read, send them again; false if one may
         have changed something."""
+        if upstream is self._aside:
+            self._ask_again()
+            return True
         if not self._is_keeping or upstream.has_messages or upstream.is_inside:
             return False
         items = upstream.divide_all()
@@ -474,6 +490,9 @@ class Sending:
         self.order.clear()
         self._repeats.close()
         self._client = None
+
+
+def _nothing() -> None: ...
 
 
 def _with_node(replies: Sequence[bytes], at: int, count: int) -> bytes:

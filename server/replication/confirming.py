@@ -130,6 +130,7 @@ class Confirming:
         self._is_to_show = False  # soon
         self.when_reads_are_shown: Callable[[], object] = lambda: None
         self.when_confirmed: Callable[[], object] = lambda: None  # more frames
+        self._limit_seq = ALL_FRAMES
 
     # Orders
 
@@ -148,6 +149,7 @@ class Confirming:
     def begin(self, first_seq: int) -> None:
         """The first frame of the term is written."""
         self.is_leading = True
+        self._limit_seq = ALL_FRAMES
         self.suspension.begin()
         self._stored_ms = self.machine.steady_clock()
         self.hold_point.least = first_seq
@@ -176,6 +178,18 @@ class Confirming:
             self.executor.outbox.durable(self.persistence.commits.durable_seq)
         elif self.is_down:
             self.update()
+
+    def limit(self, seq: int) -> bool:
+        """Confirm no frame after this one until `end_limit`. False without members that confirm:
+        then nothing is limited."""
+        if self.is_leading and self.durable:
+            self._limit_seq = seq
+        return bool(self.is_leading and self.durable)
+
+    def end_limit(self) -> None:
+        self._limit_seq = ALL_FRAMES
+        if self.is_leading:
+            self._release()
 
     def allow_reads(self, are_allowed: bool) -> None:
         """Let reads run while this server may not confirm, or refuse them."""
@@ -338,8 +352,8 @@ class Confirming:
         addition to those of the members, so a journal that has failed confirms nothing."""
         if not self.durable:
             return
-        on_disk_seq = self.persistence.commits.on_disk_seq
-        if self.hold_point.reach(min(self.feeds.nth_synced(self.durable), on_disk_seq)):
+        limit_seq = min(self.persistence.commits.on_disk_seq, self._limit_seq)
+        if self.hold_point.reach(min(self.feeds.nth_synced(self.durable), limit_seq)):
             self.feeds.source.confirmed_seq = self.hold_point.seq
             self.executor.outbox.durable(self.persistence.commits.durable_seq)
             self.feeds.tell_confirmed()

@@ -20,7 +20,7 @@ from millstream.server.durability.data_files import in_words
 from millstream.server.durability.persistence import Persistence
 from millstream.server.replication.link_protocol import LinkProtocol, Opening
 from millstream.server.replication.link_transport import LinkTransport
-from millstream.server.replication.name_lookup import look_up
+from millstream.server.replication.name_lookup import connect_to_host
 from millstream.storage.files.journal_writer import PAYLOAD_MAX
 from millstream.storage.keyspace.keyspace import Keyspace
 
@@ -237,31 +237,13 @@ async def _connect(
     factory = lambda: cast(asyncio.BaseProtocol, connection)  # noqa: E731
     try:
         async with asyncio.timeout(_CONNECT_S):
-            addresses = await look_up(host, port)
             context = make_context()
             options: dict[str, Any] = {}
             if context is not None:
                 options = {"ssl": context, "server_hostname": host}
-            await _connect_to_one(loop, factory, addresses, port, options)
+            await connect_to_host(
+                host, port,
+                lambda address: loop.create_connection(factory, address, port, **options),
+            )  # fmt: skip
     except (OSError, TimeoutError, StartError) as error:
         connection.connection_lost(error)
-
-
-async def _connect_to_one(
-    loop: asyncio.AbstractEventLoop,
-    factory: Callable[[], asyncio.BaseProtocol],
-    addresses: list[str],
-    port: int,
-    options: dict[str, Any],
-) -> None:
-    """Connect to the first address that accepts a connection. OSError of the last one."""
-    for number, address in enumerate(addresses, 1):
-        try:
-            await loop.create_connection(factory, address, port, **options)
-        except ssl.SSLError:
-            raise
-        except OSError:
-            if number == len(addresses):
-                raise
-        else:
-            return

@@ -1,4 +1,4 @@
-"""Looking up the addresses of a host without blocking the event loop.
+"""Looking up the addresses of a host without blocking the event loop, and connecting to it.
 
 The loop's own look-ups use a pool of threads in the C library of the loop, which aborts the process
 if a thread cannot be started.
@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
+
+Connected = TypeVar("Connected")
 
 _NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
@@ -50,3 +55,19 @@ async def look_up(host: str, port: int) -> list[str]:
         reason = str(error) or "no memory"
         raise OSError(f"{host} cannot be looked up: {reason}") from None
     return await result
+
+
+async def connect_to_host(
+    host: str, port: int, connect: Callable[[str], Awaitable[Connected]]
+) -> Connected:
+    """The result of `connect` for the first address of a host that accepts a connection. OSError of
+    the last one, or if there is none."""
+    *others, last = await look_up(host, port)
+    for address in others:
+        try:
+            return await connect(address)
+        except ssl.SSLError:
+            raise
+        except OSError:
+            continue
+    return await connect(last)

@@ -157,6 +157,11 @@ class Terms:
         return LastFrame(term, name, seq)
 
     @property
+    def last_seq(self) -> int:
+        """The last frame here."""
+        return self._persistence.commits.last_seq
+
+    @property
     def is_down(self) -> bool:
         """True while requests are refused: on a primary, perhaps only writes."""
         return self.confirming.is_down

@@ -148,7 +148,7 @@ class Mover(Background):
             ranges = ((edges[0], edges[1]), (edges[2], edges[3]))
             slots = [slot for first, last in ranges for slot in range(first, last + 1)]
             target = self._chance.choice(["s1", "s2"])
-            await order_moves(store, ranges_of(slots), target)
+            await order_moves(store, ranges_of(slots), target, lambda sentence: None)
 
     async def _cancel(self, store: Store) -> None:
         for move, found in view_of(await store.read()).moves.items():

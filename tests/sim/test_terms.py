@@ -449,6 +449,24 @@ def test_a_shard_of_one_confirms_alone() -> None:
     assert shard.members[0].replication.feeds.backlog is None  # no replica needs the frames
 
 
+def test_no_frame_after_a_limit_is_confirmed() -> None:
+    shard = Shard()
+    terms = shard.members[0].terms
+    assert terms.confirming.limit(terms.last_seq)
+    assert shard.ask(0, *ADD) == NO_REPLY
+    assert shard.ask(0, *READ) == NO_REPLY
+    assert shard.length(1) == 1
+    shard.wait()
+    assert not shard.replies
+    terms.confirming.end_limit()
+    shard.wait()
+    assert is_entry(shard.replies[ADD])
+    assert len(shard.replies[READ]) == 1  # type: ignore[arg-type]
+    alone = Shard(1, 0)
+    assert not alone.members[0].terms.confirming.limit(0)
+    assert is_entry(alone.ask(0, *ADD))
+
+
 def test_members_acknowledge_what_is_on_their_disks() -> None:
     shard = Shard()
     told: list[Acknowledged] = []

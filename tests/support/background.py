@@ -10,13 +10,23 @@ class Background:
 
     def __init__(self) -> None:
         self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run_once, daemon=True)
         self._thread.start()
+
+    def _run_once(self) -> None:
+        try:
+            self._run()
+        except Exception as failure:
+            self._failure = failure
 
     def _run(self) -> None:
         """Work until `_is_stopped` is set."""
         raise NotImplementedError
 
     def stop(self) -> None:
+        """Stop, and raise the exception that has ended the work before."""
         self._is_stopped.set()
         self._thread.join()
+        if self._failure is not None:
+            raise self._failure

@@ -141,3 +141,19 @@ def test_a_transaction_does_not_get_the_question(opened: list[NodeConnection]) -
     [(question, _)] = connect(opened)
     question.data_received(b"+PONG\r\n")
     assert wire.taken() == SET
+
+
+def test_another_node_is_asked_if_one_hangs_or_ends(opened: list[NodeConnection]) -> None:
+    gate = Gate()
+    gate.client.data_received(SET[:100])
+    [(question, wire)] = connect(opened)
+    gate.nodes.failed.add(question.node)
+    gate.client.note_failed(question.node)
+    assert wire.is_closed
+    [(other, wire)] = connect(opened)
+    assert other.node != question.node
+    other.connection_lost(None)
+    [(last, _)] = connect(opened)
+    assert not gate.wire.is_closed
+    last.data_received(DENIED)
+    assert gate.wire.taken() == TOO_LARGE

@@ -8,25 +8,27 @@ from typing import Any
 
 import pytest
 
-from millstream.commands.admin.cluster_peers import PromiseRequest, Reason
+from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest, Reason
 from millstream.server.cluster.promise_request import Asker
 from millstream.server.cluster.rare_warnings import RareWarnings
+from millstream.server.replication import name_lookup
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
 
-def ask(answer: Answer) -> None:
-    """Ask a member that answers in this way, and does not promise."""
+def ask(answer: Answer) -> LastFrame | None:
+    """Ask a member that answers in this way."""
 
-    async def run() -> None:
+    async def run() -> LastFrame | None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         asker = Asker(lambda: b"secret", lambda: None, RareWarnings())
         asked = PromiseRequest("s1", 4, "a" * 40, Reason.SILENCE, "b" * 40)
-        assert await asker.ask(("127.0.0.1", port), asked) is None
+        found = await asker.ask(("127.0.0.1", port), asked)
         server.close()
+        return found
 
-    asyncio.run(run())
+    return asyncio.run(run())
 
 
 def test_a_member_that_is_not_accepted_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -37,7 +39,7 @@ def test_a_member_that_is_not_accepted_says_so(caplog: pytest.LogCaptureFixture)
         await reader.read(1)
         writer.close()
 
-    ask(deny)
+    assert ask(deny) is None
     assert "does not accept this node: DENIED no password is set" in caplog.text
 
 
@@ -48,4 +50,15 @@ def test_another_program_at_the_address_has_not_promised(line: bytes) -> None:
         await reader.read(1)
         writer.close()
 
-    ask(answer)
+    assert ask(answer) is None
+
+
+def test_each_address_of_a_member_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def promise(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"+OK\r\n*3\r\n:3\r\n$2\r\nab\r\n:9\r\n")
+        await reader.read(1)
+        writer.close()
+
+    found = ["127.0.0.2", "127.0.0.1"]  # nothing listens at the first one
+    monkeypatch.setattr(name_lookup, "_addresses", lambda *words: found)
+    assert ask(promise) == LastFrame(3, "ab", 9)

@@ -12,11 +12,23 @@ from tests.support.resp import Simple
 from tests.unit.test_slot_parking import KEY, OTHER, SLOT, Node, waits
 
 from millstream.server.cluster import seen_keeping
+from millstream.server.cluster.cluster_secret import ClusterSecret
 from millstream.server.cluster.cluster_view import Found
+from millstream.server.cluster.member_actions import Lead
+from millstream.server.cluster.member_service import MemberService, MemberSettings
 from millstream.server.cluster.seen_keeping import SeenKeeping
 from millstream.server.cluster.served_slots import ServedSlots
 from millstream.server.cluster.slot_moves.move_rules import may_keep_later
-from millstream.server.cluster.store.records import MoveRecord, SlotRanges, Step
+from millstream.server.cluster.store.records import (
+    Format,
+    MoveRecord,
+    NodeRecord,
+    SlotRanges,
+    Step,
+    encode,
+)
+from millstream.server.cluster.store.store import Contents, Value
+from millstream.server.config.directives import Config
 from millstream.server.execution.pubsub import PubSub
 from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
 
@@ -105,6 +117,89 @@ def test_who_may_write_a_step_of_a_move_later() -> None:
     assert {step for step in Step if later(step, "from")} == {Step.MOVED, Step.DONE}
     assert {step for step in Step if later(step, "to")} == {Step.HANDING, Step.DONE}
     assert all(later(step, shard) for step in Step for shard in ("", "other"))
+
+
+class Service:
+    """A member that gets contents of the store, with a disk that is slow."""
+
+    def __init__(self, *, limits: bool) -> None:
+        self.events: list[Any] = []
+        note = self.events.append
+        confirming = SimpleNamespace(
+            limit=lambda seq: note(("limit", seq)) or limits, end_limit=lambda: note("end")
+        )
+        terms = SimpleNamespace(
+            last_seq=7, confirming=confirming, is_leading=True,
+            require_lease=lambda needed: None, extend_lease=lambda until_ms: None,
+            lead=lambda *order: note("lead"),
+        )  # fmt: skip
+        self.changed = frozenset({"map", "move/1"})
+        seen = SimpleNamespace(note=lambda contents: self.changed, write=lambda: True)
+        settings = MemberSettings(
+            NodeRecord("h", 1, 0, "", "", "", ""), "s1", 10, 5000, uses_tls=False
+        )
+        parts: Any = (terms, None, None, SimpleNamespace(look=lambda: None), settings)
+        named: Any = {"secret": ClusterSecret(Config()), "seen": seen}
+        self.service: Any = MemberService("a" * 40, *parts, self.note_change, **named)
+        self.member: Any = SimpleNamespace(
+            actions=[], is_leading=True, shard="to", is_store_old=False, is_kept=False, view=None,
+            needs_lease=False, take=lambda view, now_ms: None, look=lambda now_ms: None,
+            held_until_ms=lambda: 0, is_reachable=True,
+        )  # fmt: skip
+        self.service.member = self.member
+        self.service.enrollment = SimpleNamespace(look=lambda: None, problem="")
+
+    def note_change(self) -> None:
+        self.events.append("serves" if self.service.may_serve else "waits")
+
+    async def take(self, step: Step) -> None:
+        """The store has this step of a move to the own shard; then the disk has it, too."""
+        record = MoveRecord(((0, 5),), "from", "to", step, 1)
+        values = {
+            "config": encode(Format(1)), "map": encode(SlotRanges(2, ((*EVERYTHING, "to"),))),
+            "move/1": encode(record),
+        }  # fmt: skip
+        found = {name: Value(data, 9, 0) for name, data in values.items()}
+        self.service._take(Contents(9, found))
+        self.events.append("written")
+        await asyncio.gather(*self.service._tasks)
+
+
+def test_slots_are_served_and_not_confirmed_before() -> None:
+    async def play() -> None:
+        node = Service(limits=True)
+        await node.take(Step.MOVED)
+        assert node.events == [("limit", 7), "serves", "written", "end", "serves"]
+        assert node.member.is_kept
+        alone = Service(limits=False)
+        await alone.take(Step.MOVED)
+        assert alone.events == [("limit", 7), "waits", "written", "serves"]
+        copying = Service(limits=True)
+        await copying.take(Step.COPYING)
+        assert copying.events == ["waits", "written", "serves"]
+        later = Service(limits=True)
+        await later.take(Step.HANDING)
+        assert later.events == ["serves", "written", "serves"]
+
+    asyncio.run(play())
+
+
+def test_orders_wait_until_the_disk_has_what_causes_them() -> None:
+    async def play() -> None:
+        node = Service(limits=True)
+        node.member.actions = [Lead(5, (), 1)]
+        await node.take(Step.HANDING)
+        assert node.events == ["waits", "written", "lead", "serves"]
+        waiting = Service(limits=True)
+        task = asyncio.ensure_future(waiting.take(Step.HANDING))
+        await asyncio.sleep(0)
+        waiting.member.actions = [Lead(5, (), 1)]
+        waiting.service.look()  # this does not wait for LATER_S
+        assert "lead" not in waiting.events
+        await task
+        assert waiting.events[-2:] == ["lead", "serves"]
+
+    asyncio.run(play())
 
 
 def serving(node: Node) -> ServedSlots:

@@ -97,6 +97,15 @@ def problem_of(move: str, found: Found[MoveRecord], view: ClusterView) -> str:
     return ""
 
 
+def gains_slots(changed: Collection[str], view: ClusterView, led_shard: str) -> bool:
+    """True if these changes of the store give slots to a shard."""
+    moves = [view.moves.get(name.removeprefix(MOVE)) for name in changed]
+    return any(
+        found is not None and (found.record.target, found.record.step) == (led_shard, Step.MOVED)
+        for found in moves
+    )
+
+
 def may_keep_later(changed: Collection[str], view: ClusterView, led_shard: str) -> bool:
     """True if a node need not have these changes of the store on its disk at once, because all of
     them are about moves, and it does nothing because of them before they are there. `led_shard`:
