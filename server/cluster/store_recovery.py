@@ -104,6 +104,16 @@ class Recovery(NamedTuple):
     shards: dict[str, ShardRecord]
 
 
+def _refuse_strangers(lost: Collection[str], known: Sequence[ClusterView]) -> None:
+    members: set[str] = set()
+    for view in known:
+        members.update(*(found.record.members for found in view.shards.values()))
+        members.update(*(found.record for found in view.changes.values()))
+    for node in lost:
+        if node not in members:
+            raise Unrecoverable(f"{node} is not the ID of a member: --lost needs the whole ID")
+
+
 def recover(
     answers: Sequence[NodeAnswer], stored: Contents, lost: Collection[str] = (), chosen: int = 0
 ) -> Recovery:
@@ -129,6 +139,7 @@ def recover(
         name: _ShardRecovery(name, found, known, lost, has_slots=name in owners).record(chosen)
         for name in names
     }
+    _refuse_strangers(lost, known)
     users = _users_in(answers, stored)
     changes = [
         Change(CONFIG, encode(Format(VERSION))),

@@ -114,6 +114,8 @@ def test_members_that_are_lost() -> None:
     pair = answer(A, OLD), answer(B, NEW)
     assert shard_of(recover(pair, EMPTY, [C])).members == (A, B, C)
     refused(*pair, why="Ask also", lost=(D,))
+    refused(*pair, why=f"{D} is not the ID of a member", lost=(C, D))
+    refused(*pair, why="is not the ID of a member", lost=(C[:8], C))
     refused(answer(B, NEW), why="2 of its members have to answer", lost=(A, C))
 
 
