@@ -101,6 +101,9 @@ class SlotMoves(Protocol):
     def cancel(self, client_id: int, move: str) -> Outcome:
         """Ends the move with this ID, or all; the reply is their number."""
 
+    def take_back(self, move: str) -> None:
+        """Serves slots again that have left this shard. CommandError if nothing waits for that."""
+
     def stop_at(self, words: list[str]) -> None:
         """Lets moves and elections stop at these steps, and continue otherwise."""
 
@@ -501,7 +504,7 @@ class OrderWait(OutcomeWait):
 
 @cluster_command(
     "MIGRATION <subcommand: <import: IMPORT start-slot:integer end-slot:integer "
-    "[start-slot:integer end-slot:integer ...]> | <cancel: CANCEL <ID task-id | ALL>> | "
+    "[start-slot:integer end-slot:integer ...]> | <cancel: CANCEL <ID task-id [FORCE] | ALL>> | "
     "<status: STATUS [ID task-id | ALL]>>",
     "admin no_async_loading audited nondeterministic_output",
     since="8.4.0",
@@ -512,13 +515,14 @@ def cluster_migration(ctx: Context[ClusterHost], args: Args) -> object:
 
     IMPORT moves slots to the shard of this node, which must be its primary; all of them belong to
     one other shard. The reply is the ID of the move, which begins. CANCEL ends a move, or all, to
-    this shard, and replies with their number; slots that have moved stay. STATUS replies with a map
-    for the move with this ID, or for each move to and from this shard: `id`, `slots`, `source` and
-    `dest` (the primaries), `operation` (import or migrate), `state` (planned, copying, handing,
-    moved, completed, canceled, failed), `last_error`, `retries`, the times `create_time`,
-    `start_time` and `end_time`, and `write_pause_ms`, for which the slots were not served. Of the
-    moves to each shard, the last 32 that have ended are kept. Only nodes of clusters in etcd move
-    slots.
+    this shard, and replies with their number; slots that have moved stay. FORCE is for the primary
+    of the other shard, if `last_error` there says that it waits for this one: it serves the slots
+    again. Use it only if this shard is lost for ever. STATUS replies with a map for the move with
+    this ID, or for each move to and from this shard: `id`, `slots`, `source` and `dest` (the
+    primaries), `operation` (import or migrate), `state` (planned, copying, handing, moved,
+    completed, canceled, failed), `last_error`, `retries`, the times `create_time`, `start_time` and
+    `end_time`, and `write_pause_ms`, for which the slots were not served. Of the moves to each
+    shard, the last 32 that have ended are kept. Only nodes of clusters in etcd move slots.
     """
     moving = _node(ctx).moving
     if moving is None:
@@ -533,9 +537,15 @@ def cluster_migration(ctx: Context[ClusterHost], args: Args) -> object:
     which = args.take().upper() if args.remaining else b"ALL"
     if which not in (b"ID", b"ALL"):
         raise CommandError(UNKNOWN_WORD)
-    if args.remaining != (which == b"ID"):
+    is_forced = which == b"ID" and word == b"CANCEL" and args.remaining == 2
+    if args.remaining != (which == b"ID") + is_forced:
         raise wrong_arity("cluster|migration")
     move = args.take().decode("ascii", "replace") if which == b"ID" else ""
+    if is_forced:
+        if args.take().upper() != b"FORCE":
+            raise CommandError(UNKNOWN_WORD)
+        moving.take_back(move)
+        return 1
     if word == b"STATUS":
         return moving.status(move) if which == b"ALL" or move else []
     if which == b"ID" and not move:

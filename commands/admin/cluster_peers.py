@@ -1,5 +1,5 @@
-"""CLUSTER PEER, PROMISE, RELAY and COPYSLOTS: what the nodes of a cluster on many machines ask each
-other.
+"""CLUSTER PEER, PROMISE, RELAY, COPYSLOTS and RETURNSLOTS: what the nodes of a cluster on many
+machines ask each other.
 
 A connection of a node begins with PEER and the secret of the cluster. For others, the other
 subcommands are unknown.
@@ -7,6 +7,7 @@ subcommands are unknown.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -75,6 +76,17 @@ class SlotRequest(NamedTuple):
     place: tuple[str, int, int] | None
 
 
+class ReturnRequest(NamedTuple):
+    """The primary of a shard from which slots have left wants to serve them again: the ID of the
+    move, the ID and the term of the primary that is asked, and the number of hand-overs that were
+    taken back: those before it do not count any more."""
+
+    move: str
+    node: str
+    term: int
+    retries: int
+
+
 class SlotTargets(Protocol):
     """The links of other shards that get slots of this one (server/cluster/slot_moves)."""
 
@@ -106,6 +118,11 @@ class Peers(Protocol):
 
     def describe(self) -> bytes:
         """The knowledge of this node of the cluster, as JSON."""
+
+    @property
+    def give_back(self) -> Callable[[ReturnRequest], object]:
+        """Says that this shard does not serve the slots of a move, and never will after the
+        hand-overs until now. CommandError if it may serve them, and TRYAGAIN for a moment."""
 
     def standing(self) -> LastFrame:
         """The last frame of this member; CommandError if it is not known."""
@@ -287,3 +304,20 @@ def cluster_handslots(ctx: Context[PeersHost], args: Args) -> object:
     The round is the version of the record of the move; the answer names it."""
     _targets(ctx, args).ask(ctx.session, args.take_int())
     return NO_REPLY
+
+
+@cluster_command(
+    "RETURNSLOTS move:string node:string term:integer retries:integer",
+    "admin noscript no_async_loading dataless no_auth no_multi",
+)
+def cluster_returnslots(ctx: Context[PeersHost], args: Args) -> object:
+    """An internal command between the nodes of a cluster.
+
+    Sent by the primary of a shard from which slots have left, if etcd may have been restored from
+    a backup meanwhile: this node, which must be the primary of this term of the other shard, frees
+    what it has copied of the slots. The reply OK means that no election of its shard loses that.
+    It is an error if this shard may serve the slots."""
+    peers = _peers_of_node(ctx, args)
+    move, node = args.take().decode("latin-1"), args.take().decode("latin-1")
+    peers.give_back(ReturnRequest(move, node, args.take_int(), args.take_int()))
+    return OK

@@ -64,18 +64,19 @@ def note_import(keyspace: Keyspace, effects: Effects, made: Import) -> None:
 
 @effect(LEAVE, keys=())
 def apply_leave(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """LEAVE id slots."""
-    move, slots = words
-    keyspace.slot_states.leave(move.decode(), parse_ranges(slots))
+    """LEAVE id slots [shard]."""
+    move, slots, *shard = words
+    keyspace.slot_states.leave(move.decode(), parse_ranges(slots), b"".join(shard).decode())
 
 
-def note_left(keyspace: Keyspace, effects: Effects, move: str, ranges: Ranges) -> None:
-    """Serve these slots no longer. ValueError if another move has one of them."""
+def note_left(keyspace: Keyspace, effects: Effects, move: str, ranges: Ranges, shard: str) -> None:
+    """Serve these slots no longer: this shard gets them. ValueError if another move has one of
+    them."""
     slots = ranges_text(checked_ranges(ranges))
     effects.require_room(EFFECT_BYTES + len(slots))
     keyspace.slot_states.check_new(move, ranges)
-    effects.record(-1, LEAVE, move.encode(), slots)
-    keyspace.slot_states.leave(move, ranges)
+    effects.record(-1, LEAVE, move.encode(), slots, shard.encode())
+    keyspace.slot_states.leave(move, ranges, shard)
 
 
 @effect(STAY, keys=())
@@ -95,33 +96,40 @@ def note_stay(keyspace: Keyspace, effects: Effects, move: str) -> None:
 
 @effect(OWN, keys=())
 def apply_own(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """OWN id."""
-    (move,) = words
-    keyspace.slot_states.own(move.decode())
+    """OWN id [epoch]."""
+    move, *epoch = words
+    keyspace.slot_states.own(move.decode(), int(epoch[0]) if epoch else 0)
 
 
-def note_owned(keyspace: Keyspace, effects: Effects, move: str) -> None:
-    """Serve the slots of an import. ValueError if there is none."""
+def note_owned(keyspace: Keyspace, effects: Effects, move: str, epoch: int) -> None:
+    """Serve the slots of an import, as the map with this epoch says. ValueError if there is
+    none."""
     effects.require_room(EFFECT_BYTES)
     keyspace.slot_states.check_arriving(move)
-    effects.record(-1, OWN, move.encode())
-    keyspace.slot_states.own(move)
+    effects.record(-1, OWN, move.encode(), epoch)
+    keyspace.slot_states.own(move, epoch)
 
 
 @effect(DROPSLOTS, keys=())
 def apply_dropslots(keyspace: Keyspace, db_index: int, words: list[bytes]) -> None:
-    """DROPSLOTS id."""
-    (move,) = words
-    keyspace.slot_states.drop(move.decode())
+    """DROPSLOTS id [epoch]."""
+    move, *epoch = words
+    keyspace.slot_states.drop(move.decode(), int(epoch[0]) if epoch else 0)
 
 
-def note_dropped(keyspace: Keyspace, effects: Effects, move: str) -> None:
-    """Forget an import or a departure, and free its keys; nothing if it is not known."""
+def note_dropped(keyspace: Keyspace, effects: Effects, move: str, epoch: int) -> None:
+    """Forget an import or a departure, and free its keys, as the map with this epoch says; nothing
+    if it is not known."""
     states = keyspace.slot_states
     if move in states.imports or move in states.left:
-        effects.require_room(EFFECT_BYTES)
-        effects.record(-1, DROPSLOTS, move.encode())
-        states.drop(move)
+        note_absent(keyspace, effects, move, epoch)
+
+
+def note_absent(keyspace: Keyspace, effects: Effects, move: str, epoch: int) -> None:
+    """The same, with an effect in any case: who has it on the disk has not this move."""
+    effects.require_room(EFFECT_BYTES)
+    effects.record(-1, DROPSLOTS, move.encode(), epoch)
+    keyspace.slot_states.drop(move, epoch)
 
 
 # ---------------------------------------------------------------- the keys that are copied

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from millstream.server.cluster.store.store import Change, Compare
 
 if TYPE_CHECKING:
-    from millstream.commands.admin.cluster_peers import LastFrame, Reason
+    from millstream.commands.admin.cluster_peers import LastFrame, Reason, ReturnRequest
 
 Address = tuple[str, int]
 
@@ -61,6 +61,16 @@ class AskPromise(NamedTuple):
     reason: Reason
 
 
+class AskReturn(NamedTuple):
+    """Ask the primary of another shard to give slots back. If it does, this goes to
+    `Returns.answered`; `state` is for that."""
+
+    address: Address
+    asked: ReturnRequest
+    shard: str
+    state: object
+
+
 class Lead(NamedTuple):
     """Be the primary of this term, or the same with other members."""
 
@@ -84,7 +94,7 @@ class Rest(NamedTuple):
     term: int
 
 
-Action = GetLease | KeepLease | Write | ReadAgain | AskPromise | Lead | Follow | Rest
+Action = GetLease | KeepLease | Write | ReadAgain | AskPromise | AskReturn | Lead | Follow | Rest
 
 
 class Data(Protocol):

@@ -198,6 +198,7 @@ class MemberNode:
             lambda: config.cluster.handover_timeout * 1000,
             lambda: config.cluster.move_timeout * 1000,
         )  # fmt: skip
+        self.peers.give_back = self.moving.give_back
         self._served.start(server, clients)
         self.coverage.start(sender, clients)
         self.relay = MemberRelay(

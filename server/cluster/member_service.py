@@ -23,6 +23,7 @@ from millstream.server.cluster.enrollment import Enrollment
 from millstream.server.cluster.member_actions import (
     Action,
     AskPromise,
+    AskReturn,
     Follow,
     GetLease,
     KeepLease,
@@ -165,7 +166,7 @@ class MemberService:
         self._following: Contents | None = None  # that have come meanwhile
         self._is_limited = False  # what is confirmed
         self._on_change = on_change
-        self._follower = StoreFollower(store, self._note_followed, self._lose)
+        self._follower = StoreFollower(store, self._note_followed, self._lose, self.member.note_gap)
         self._revision = 0
         self._reading = False
         self._read_again = False
@@ -302,6 +303,8 @@ class MemberService:
             self._take(contents)
 
     def _take(self, contents: Contents) -> None:
+        if contents.revision < self._revision:
+            self.member.note_gap()
         self._revision = contents.revision
         if self._keeping.is_writing:
             self._following = contents
@@ -405,6 +408,8 @@ class MemberService:
                 self._read()
             case AskPromise():
                 self._spawn(self._ask(action))
+            case AskReturn():
+                self._spawn(self._ask_return(action))
             case Lead() | Follow() | Rest():
                 self._order(action)
 
@@ -490,6 +495,13 @@ class MemberService:
         except CommandError as problem:
             log.warning("this node cannot promise term %d: %s", term, problem.message)
             return None
+
+    async def _ask_return(self, action: AskReturn) -> None:
+        """Ask another shard to give slots back."""
+        moves = self.member.moves
+        if await self._asker.ask_return(action.address, action.asked) and moves is not None:
+            moves.returns.answered(action)
+            self.look()
 
     def describe(self) -> bytes:
         """The knowledge of this node of its cluster, as JSON."""

@@ -62,6 +62,8 @@ from millstream.server.cluster.store.store import Change, Commit, Compare
 
 log = logging.getLogger("millstream.cluster")
 
+SILENCE_MS = 8000  # more than the time between two reads of all contents
+
 
 class Part(Enum):
     RESTING = auto()
@@ -74,13 +76,13 @@ class Member:
     """`actions` are the orders that the caller has to carry out, and to remove. `view` is what the
     store said last, and `shard` the name of the own shard in it; "" without one. `is_store_old`:
     the store has an older state than this node has seen, for example that of a backup, and is
-    ignored. `followed` is the last order to follow a primary. `candidate` asks for elections.
-    `changed_ms`: when the term or the part changed. `known` has the nodes that the store has, and
-    the members whose lease has ended. `is_announced`: the store has had the address of this node.
-    Before, another one may have the same ID, so this one takes no part. `seen` is what the store
-    had when this node ran last, and `is_recalled`: it is the view now. `is_kept`: what the store
-    has would be seen again. `moves` decides about moves of slots. `stopped` are transactions that
-    do not begin, for tests.
+    ignored. `gaps` counts the times at which it did not see what the store has. `followed` is the
+    last order to follow a primary. `candidate` asks for elections. `changed_ms`: when the term or
+    the part changed. `known` has the nodes that the store has, and the members whose lease has
+    ended. `is_announced`: the store has had the address of this node. Before, another one may have
+    the same ID, so this one takes no part. `seen` is what the store had when this node ran last,
+    and `is_recalled`: it is the view now. `is_kept`: what the store has would be seen again.
+    `moves` decides about moves of slots. `stopped` are transactions that do not begin, for tests.
     """
 
     id: str
@@ -98,6 +100,8 @@ class Member:
         self.shard = ""
         self.is_reachable = self.is_lost = False  # the store: it answers, it does not answer
         self.is_store_old = False
+        self.gaps = 0
+        self._store_ms = 0  # when the store was heard
         self.is_announced = False
         self.is_recalled = False
         self.is_kept = True
@@ -121,6 +125,8 @@ class Member:
 
     def take(self, view: ClusterView, now_ms: int) -> None:
         """The store has these contents now. `is_kept` is to be set after it."""
+        self._note_silence(now_ms)
+        self._store_ms = now_ms
         self.is_reachable, self.is_lost = True, False
         self._is_outdated = self.is_kept = False
         self._note_age(self._is_old(view))
@@ -136,6 +142,11 @@ class Member:
     def lose(self) -> None:
         """The store cannot be reached."""
         self.is_reachable, self.is_lost = False, True
+        self.note_gap()
+
+    def note_gap(self) -> None:
+        """The store was not followed for a moment, and may have been restored meanwhile."""
+        self.gaps += 1
 
     def recall(self, own: NodeRecord) -> None:
         """The store does not answer this node, which was restarted and has this address: take part
@@ -164,10 +175,18 @@ class Member:
             name, record.term,
         )  # fmt: skip
 
+    def _note_silence(self, now_ms: int) -> None:
+        """This process may have been suspended, or a watch silent."""
+        if now_ms - self._store_ms > SILENCE_MS:
+            self._store_ms = now_ms
+            self.note_gap()
+
     def written(self, purpose: Purpose, commit: Commit | None, now_ms: int) -> None:
         """The outcome of a transaction; None: it is unknown. The contents after it follow."""
         self.writing = None
         self._is_outdated = True
+        if commit is None:
+            self.note_gap()
         is_done = commit is not None and commit.done
         if purpose is Purpose.STAND and is_done:
             assert commit is not None
@@ -298,6 +317,8 @@ class Member:
         seen = self.seen if self.is_recalled or self.view is None else self.view
         if seen is not None and _is_earlier(view, seen):
             return True
+        if self.moves is not None and self.moves.is_older(view):
+            return True
         own = view.shard_of(self.id)
         return own is not None and view.shards[own].record.term < self._last_term()
 
@@ -332,6 +353,7 @@ class Member:
             self._hold_lease(self.view)
         self._reshaping.look(self, now_ms)
         if self.moves is not None:
+            self._note_silence(now_ms)
             self.moves.look(self, now_ms)
 
     @property

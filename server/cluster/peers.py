@@ -8,7 +8,12 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Collection
 
-from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest, SlotTargets
+from millstream.commands.admin.cluster_peers import (
+    LastFrame,
+    PromiseRequest,
+    ReturnRequest,
+    SlotTargets,
+)
 from millstream.commands.runtime.context import Session
 from millstream.errors import CommandError
 from millstream.server.cluster.rare_warnings import RareWarnings
@@ -21,10 +26,15 @@ WRONG_SECRET = (
 NO_SECRET = "LOADING this node has not read the secret of its cluster yet"
 
 
+def _refuse(asked: ReturnRequest) -> None:
+    raise CommandError("ERR this node does not know its cluster yet")
+
+
 class Peers:
     """`secret()` is that of the cluster, b"" while it is not known. `check(asked)` refuses promises
     with CommandError. `describe()` says what this node knows of the cluster. `targets` are the
-    links to shards that get slots of this one; None: no slots can move."""
+    links to shards that get slots of this one; None: no slots can move. `give_back(asked)` gives
+    slots back to another shard, as `SlotMoving` does."""
 
     def __init__(
         self,
@@ -40,6 +50,7 @@ class Peers:
         self._terms = terms
         self.describe = describe
         self._warnings = RareWarnings()
+        self.give_back: Callable[[ReturnRequest], object] = _refuse
         self._admitted: set[int] = set()  # IDs of clients
 
     def admit(self, session: Session, secret: bytes) -> None:

@@ -1,4 +1,5 @@
-"""CLUSTER PROMISE at the candidate of an election, which asks other members."""
+"""CLUSTER PROMISE and RETURNSLOTS at the primary or member that asks: questions that other nodes
+answer when the answer is on their disks."""
 
 from __future__ import annotations
 
@@ -6,20 +7,24 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest
+from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest, ReturnRequest
 from millstream.errors import StartError
 from millstream.server.cluster.member_actions import Address
 from millstream.server.cluster.rare_warnings import RareWarnings
 from millstream.server.replication.link_words import encode_request
 from millstream.server.replication.name_lookup import connect_to_host
 
+Reader = asyncio.StreamReader
+Answer = TypeVar("Answer")
+
 log = logging.getLogger("millstream.cluster")
 
 CONNECT_S = 1.0
 ANSWER_S = 2.0
-AGAIN_S = 0.01  # while the other member is the primary, and waits until this one has all frames
+AGAIN_S = 0.01  # while the other member waits: for frames of the candidate, or for its disk
 AGAIN = b"-TRYAGAIN "
 NOT_ACCEPTED = "%s:%d does not accept this node: %s"
 LINE_BYTES = 4096
@@ -54,23 +59,42 @@ class Asker:
     async def ask(self, address: Address, asked: PromiseRequest) -> LastFrame | None:
         """The last frame on the disk of the other member, which has promised; None if it has
         refused, or has not answered."""
+        words = [b"CLUSTER", b"PROMISE", *(str(one).encode() for one in asked)]
+        return await self._answer(address, words, _standing)
+
+    async def ask_return(self, address: Address, asked: ReturnRequest) -> bool:
+        """True if the primary of another shard has given slots back."""
+        words = [b"CLUSTER", b"RETURNSLOTS", *(str(one).encode() for one in asked)]
+        return await self._answer(address, words, _line) == b"+OK"
+
+    async def _answer(
+        self, address: Address, words: list[bytes], read: Callable[[Reader], Awaitable[Answer]]
+    ) -> Answer | None:
+        """The answer to a request; None if it is an error, or there is none."""
         host, port = address
         if not host:
             return None
+        shown = b" ".join(words[1:4]).decode()
         try:
             async with asyncio.timeout(ANSWER_S):
-                return await self._ask(host, port, asked)
+                return await self._ask(host, port, words, read)
         except Rejected as problem:
             reason = str(problem)
             self._warnings.warn((address, reason), NOT_ACCEPTED, host, port, reason)
         except Refusal as problem:
-            log.debug("%s:%d does not promise term %d: %s", host, port, asked.term, problem)
+            log.debug("%s:%d refuses %s: %s", host, port, shown, problem)
         except (OSError, TimeoutError, ValueError, EOFError, StartError) as problem:
             reason = str(problem) or "it has not answered in time"
-            log.debug("%s:%d cannot be asked for term %d: %s", host, port, asked.term, reason)
+            log.debug("%s:%d cannot be asked for %s: %s", host, port, shown, reason)
         return None
 
-    async def _ask(self, host: str, port: int, asked: PromiseRequest) -> LastFrame:
+    async def _ask(
+        self,
+        host: str,
+        port: int,
+        words: list[bytes],
+        read: Callable[[Reader], Awaitable[Answer]],
+    ) -> Answer:
         context = self._make_context()
         async with asyncio.timeout(CONNECT_S):
             reader, writer = await connect_to_host(
@@ -86,11 +110,10 @@ class Asker:
                 await _line(reader)
             except Refusal as problem:
                 raise Rejected(problem) from None
-            words = [b"CLUSTER", b"PROMISE", *(str(one).encode() for one in asked)]
             while True:
                 writer.write(encode_request(words))
                 with contextlib.suppress(_Later):
-                    return await _standing(reader)
+                    return await read(reader)
                 await asyncio.sleep(AGAIN_S)
         finally:
             writer.close()

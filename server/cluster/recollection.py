@@ -28,6 +28,7 @@ def describe(
         "promised": member.data.promised,
         "last": None if last is None else list(last),
         "leads": member.led_term if member.may_confirm(now_ms) else 0,
+        "epoch": 0 if member.moves is None else member.moves.data.epoch,
         "confirming": member.data.confirming_members(),
     }
     return json.dumps(found).encode()
@@ -48,6 +49,7 @@ def answer_of(reply: bytes, cluster: str, address: str) -> NodeAnswer:
             None if last is None else LastFrame(int(last[0]), str(last[1]), int(last[2])),
             int(found["leads"]),
             int(found["confirming"]),
+            int(found.get("epoch", 0)),
         )
     except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as problem:
         raise ValueError(f"its answer cannot be read: {type(problem).__name__}") from None

@@ -31,7 +31,7 @@ from millstream.errors import counted
 from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.election import needed_promises
 from millstream.server.cluster.membership import is_earlier_record
-from millstream.server.cluster.slot_moves.move_rules import UNDECIDED, are_moves_older
+from millstream.server.cluster.slot_moves.move_rules import OWNED, UNDECIDED, are_moves_older
 from millstream.server.cluster.store.records import (
     CONFIG,
     MAP,
@@ -84,8 +84,8 @@ class ExpectedSize(NamedTuple):
 class NodeAnswer(NamedTuple):
     """The knowledge of a node: the contents of etcd that it has seen last (None: none), the
     greatest term that it has promised, the last frame on its disk (None: the data is not known well
-    enough), the term in which it is the primary (0: none), and the number of members that confirm
-    then."""
+    enough), the term in which it is the primary (0: none), the number of members that confirm then,
+    and the greatest epoch of a map after which its data has got or lost slots."""
 
     node: str
     address: str
@@ -94,6 +94,7 @@ class NodeAnswer(NamedTuple):
     last: LastFrame | None
     leads: int
     confirming: int
+    epoch: int = 0
 
 
 class Recovery(NamedTuple):
@@ -130,6 +131,14 @@ def recover(
         raise Unrecoverable("etcd has all that these nodes have seen: nothing is to be recovered")
     found = {one.node: one for one in answers if one.node in views and one.last is not None}
     newest = _newest_map(known)
+    for one in answers:
+        if one.epoch > newest.epoch:
+            raise Unrecoverable(
+                f"the data of {one.address} is that after a move of slots to the map with epoch "
+                f"{one.epoch}, and no node knows that map, only the one with epoch {newest.epoch}. "
+                "Ask more nodes"
+            )
+    _refuse_two_lines(known, newest)
     names = sorted({name for view in known for name in view.shards})
     owners = {row[2] for row in newest.ranges}
     missing = owners - set(names)
@@ -183,6 +192,19 @@ def _newest_map(views: Sequence[ClusterView]) -> SlotRanges:
     if any(view.map.epoch == newest.epoch and view.map != newest for view in views):
         raise Unrecoverable(f"the nodes know two maps of the slots with epoch {newest.epoch}")
     return newest
+
+
+def _refuse_two_lines(views: Sequence[ClusterView], newest: SlotRanges) -> None:
+    """The epochs of two lines of etcd that have parted do not say which map is the later one."""
+    owned = {move for view in views for move, one in view.moves.items() if one.record.step in OWNED}
+    for view in views:
+        for move in owned & view.moves.keys() if view.map == newest else ():
+            if view.moves[move].record.step not in OWNED:
+                raise Unrecoverable(
+                    f"the move {move} has ended, but not in the state with epoch {newest.epoch} of "
+                    "the map: an etcd that was restored from a backup was used. Restore a backup "
+                    "of the cluster, or start with the nodes that know one of the states"
+                )
 
 
 def _users_in(answers: Sequence[NodeAnswer], stored: Contents) -> bytes | None:

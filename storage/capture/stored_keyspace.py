@@ -62,7 +62,7 @@ class StoredKeyspace:
             meta["source"] = keyspace.source._asdict()
         if keyspace.dropped_strings:
             meta["dropped_strings"] = [list(place) for place in keyspace.dropped_strings]
-        if keyspace.slot_states:
+        if keyspace.slot_states or keyspace.slot_states.epoch:
             meta["slots"] = keyspace.slot_states.dump()
         return meta
 

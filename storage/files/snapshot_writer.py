@@ -100,7 +100,7 @@ class SnapshotWriter:
 
     `compressed`: whether chunks are compressed, `small_compressed`: those of small streams.
     `with_rules`: some groups may have rules of delivery. `with_slots`: some slots move between the
-    shards of a cluster. `pause` is called between small pieces of
+    shards of a cluster, or have moved. `pause` is called between small pieces of
     work, so that an event loop in the same process can run.
     """
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 EXPIRY, TRIM, FIRING, TIMER = "expiry", "trim", "firing", "timer"
 _KEY_COST = 4  # freeing a key takes as long as freeing this number of blocks
 _SOON_MS = 0  # a time that has already passed
+_OWNED_MAX = 256  # moves to this shard that are remembered
 
 
 class Import(NamedTuple):
@@ -55,20 +56,26 @@ class Import(NamedTuple):
 
 
 class Departure(NamedTuple):
-    """Slots that are not served here any more."""
+    """Slots that are not served here any more, and the shard that gets them; "" in data of earlier
+    versions."""
 
     id: str
     ranges: Ranges
+    shard: str
 
 
 class SlotStates:
     """The imports and departures of a keyspace by the IDs of their moves. `unfinished` has the
-    parts of values that arrive in several pieces, by key, until the last one."""
+    parts of values that arrive in several pieces, by key, until the last one. `owned` has the last
+    moves that have brought slots, in order, and `epoch` is the greatest one of the maps after which
+    slots were served or freed."""
 
     def __init__(self, keyspace: KeyspaceLike) -> None:
         self.imports: dict[str, Import] = {}
         self.left: dict[str, Departure] = {}
         self.unfinished: dict[bytes, bytearray] = {}
+        self.owned: dict[str, None] = {}
+        self.epoch = 0
         self._keyspace = keyspace
         self._freeing: set[int] = set()
         self._is_queued = False
@@ -91,10 +98,10 @@ class SlotStates:
         if is_new:
             self._changed()
 
-    def leave(self, move: str, ranges: Ranges) -> None:
+    def leave(self, move: str, ranges: Ranges, shard: str) -> None:
         """Serve these slots no longer. ValueError if another move has one of them."""
         self.check_new(move, ranges)
-        self.left[move] = Departure(move, ranges)
+        self.left[move] = Departure(move, ranges, shard)
         self._changed()
 
     def stay(self, move: str) -> None:
@@ -102,14 +109,22 @@ class SlotStates:
         self.check_left(move)
         self._show(self.left.pop(move).ranges)
 
-    def own(self, move: str) -> None:
+    def own(self, move: str, epoch: int) -> None:
         """Serve the slots of an import, which is complete. ValueError if there is none with this
         ID."""
         self.check_arriving(move)
+        self.epoch = max(self.epoch, epoch)
+        self._note_owned(move)
         self._show(self.imports.pop(move).ranges)
 
-    def drop(self, move: str) -> None:
+    def _note_owned(self, move: str) -> None:
+        self.owned[move] = None
+        if len(self.owned) > _OWNED_MAX:
+            del self.owned[next(iter(self.owned))]
+
+    def drop(self, move: str, epoch: int) -> None:
         """Forget a move, and free the keys of its slots, in steps if there is a server."""
+        self.epoch = max(self.epoch, epoch)
         gone = self.imports.pop(move, None) or self.left.pop(move, None)
         if gone is None:
             return
@@ -140,6 +155,8 @@ class SlotStates:
         was_used = bool(self)
         self.imports.clear()
         self.left.clear()
+        self.owned.clear()
+        self.epoch = 0
         self.unfinished.clear()
         self._freeing.clear()
         self._set_aside.clear()
@@ -291,6 +308,8 @@ class SlotStates:
         }
         if self.unfinished:
             made["unfinished"] = {key: bytes(parts) for key, parts in self.unfinished.items()}
+        if self.epoch:
+            made["owned"], made["epoch"] = list(self.owned), self.epoch
         return made
 
     def load(self, meta: Mapping[str, Any]) -> None:
@@ -299,8 +318,11 @@ class SlotStates:
         for move, ranges, shard, history, number, copied in meta["imports"]:
             made = Import(move, checked_ranges(ranges), shard, history, number, copied)
             self.begin_import(made)
-        for move, ranges in meta["left"]:
-            self.leave(move, checked_ranges(ranges))
+        for move, ranges, *shard in meta["left"]:
+            self.leave(move, checked_ranges(ranges), shard[0] if shard else "")
+        for move in meta.get("owned", ()):
+            self._note_owned(move)
+        self.epoch = meta.get("epoch", 0)
         self.unfinished = {
             key: bytearray(parts) for key, parts in meta.get("unfinished", {}).items()
         }

@@ -35,6 +35,7 @@ from millstream.server.cluster.enrollment import AUTO, Enrollment
 from millstream.server.cluster.member_actions import (
     Action,
     AskPromise,
+    AskReturn,
     Follow,
     GetLease,
     KeepLease,
@@ -283,6 +284,7 @@ class Run:
         self.seen = node.disk.seen  # later perhaps more than what is on the disk
         self.is_alive = True
         self._is_to_write = False
+        self._answering = self.world.store  # the store that has answered last
         self._reads = self._newest_read = 0
         self.read()
         self._tick()
@@ -337,16 +339,23 @@ class Run:
 
         def arrive() -> None:
             if world.reaches_store(self.node):
-                before = world.store.revision
-                found = what(world.store, world.now_ms / 1000)
-                if world.store.revision != before:
+                store = world.store
+                before = store.revision
+                found = what(store, world.now_ms / 1000)
+                if store.revision != before:
                     world.tell_watches()
                 if world.chance.random() >= world.lost_replies:
-                    world.at(world.now_ms + world.delay(0, 10), lambda: back(found))
+                    world.at(world.now_ms + world.delay(0, 10), lambda: back(found, store))
 
-        def back(found: Any) -> None:
+        def back(found: Any, store: StoreState) -> None:
             if world.reaches_store(self.node):
-                self.do(lambda: answer(found))
+                self.do(lambda: hear(found, store))
+
+        def hear(found: Any, store: StoreState) -> None:
+            if store is not self._answering:  # the watch has ended
+                self._answering = store
+                self.member.note_gap()
+            answer(found)
 
         world.at(world.now_ms + world.delay(0, 10, slow=True), arrive)
         self.later(500, lambda: answer(None))
@@ -418,6 +427,8 @@ class Run:
                 self.read()
             case AskPromise(node, _, term, reason):
                 self._ask(node, term, reason)
+            case AskReturn():
+                self.ask_return(action)
             case Lead():
                 again = "leads-again" if self.member.is_recalled else "leads"
                 self.world.note(f"{self.node.name} {again} {action.term} {action.members}")
@@ -464,6 +475,9 @@ class Run:
         data = [change.data for change in action.changes]
         self.world.note(f"{self.node.name} {action.purpose.name} {data}")
         self.call(commit, written)
+
+    def ask_return(self, action: AskReturn) -> None:
+        raise AssertionError("no slots move here")
 
     def _ask(self, node: str, term: int, reason: Reason) -> None:
         me = self.node.name

@@ -13,7 +13,7 @@ it is made from parts and effects does not matter here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from tests.sim.member_world import (
@@ -28,11 +28,12 @@ from tests.sim.member_world import (
 )
 from tests.sim.promises import demand
 from tests.sim.seeds import Play, play_seeds
+from tests.sim.store_model import StoreState
 
 from millstream.commands.admin.cluster_peers import Reason
 from millstream.server.cluster.cluster_view import ClusterView, Found, view_of
-from millstream.server.cluster.member_actions import Purpose, Write
-from millstream.server.cluster.slot_moves.move_data import Copied, SourceNode
+from millstream.server.cluster.member_actions import AskReturn, Purpose, Write
+from millstream.server.cluster.slot_moves.move_data import Copied, Left, SourceNode
 from millstream.server.cluster.slot_moves.move_judge import MoveJudge, canceled
 from millstream.server.cluster.slot_moves.move_rules import ENDED, planned
 from millstream.server.cluster.store.records import (
@@ -41,6 +42,7 @@ from millstream.server.cluster.store.records import (
     MoveRecord,
     SlotRanges,
     Step,
+    decode,
     encode,
 )
 from millstream.server.cluster.store.store import Change, Compare
@@ -53,6 +55,7 @@ SLOTS = (0, 1000, 2000, 6000, 8000, 11000, 13000, 16000)  # that are written to
 PULL_MS = 60
 CLOSE_FRAMES = 5
 HANDOVER_MS = 2000
+AWAY_MS = 12_000  # of a store that is restored: longer than a node takes it for the same
 MOVE_MS = 120_000
 
 
@@ -63,6 +66,8 @@ class Effect(NamedTuple):
     move: str
     ranges: Ranges = ()
     contents: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    shard: str = ""
+    epoch: int = 0
 
 
 class State:
@@ -72,7 +77,9 @@ class State:
         self.folded: list[Frame] = []
         self.slots: dict[int, tuple[str, ...]] = {}
         self.imports: dict[str, Effect] = {}
-        self.left: dict[str, Ranges] = {}
+        self.left: dict[str, Left] = {}
+        self.owned: set[str] = set()
+        self.epoch = 0
 
     def fold(self, frame: Frame) -> None:
         self.folded.append(frame)
@@ -82,23 +89,25 @@ class State:
                 slot = int(name.split("@")[1])
                 self.slots[slot] = (*self.slots.get(slot, ()), name)
             return
-        kind, move, ranges, _ = name
+        kind, move, ranges, _, shard, epoch = name
+        self.epoch = max(self.epoch, epoch)
         if kind == "IMPORT":
             self.imports[move] = name
         elif kind == "LEAVE":
-            self.left[move] = ranges
+            self.left[move] = Left(ranges, shard)
         elif kind == "STAY":
             del self.left[move]
         elif kind == "OWN":
             self.slots.update(self.imports.pop(move).contents)
+            self.owned.add(move)
         elif move in self.imports:
             del self.imports[move]
-        else:
-            for slot in slots_of(self.left.pop(move)):
+        elif move in self.left:
+            for slot in slots_of(self.left.pop(move).ranges):
                 self.slots.pop(slot, None)
 
     def hides(self, slot: int) -> bool:
-        hidden = [*self.left.values(), *(one.ranges for one in self.imports.values())]
+        hidden = [one.ranges for one in (*self.left.values(), *self.imports.values())]
         return any(first <= slot <= last for ranges in hidden for first, last in ranges)
 
     def contents(self, ranges: Ranges) -> tuple[tuple[int, tuple[str, ...]], ...]:
@@ -179,14 +188,18 @@ class MoveReplica(Replica):
         return {move: effect.ranges for move, effect in self.state.imports.items()}
 
     @property
-    def departures(self) -> Mapping[str, Ranges]:
+    def departures(self) -> Mapping[str, Left]:
         return self.state.left
+
+    @property
+    def epoch(self) -> int:
+        return self.state.epoch
 
     def may_begin(self, ranges: Ranges) -> bool:
         return True
 
     def begin(self, move: str, ranges: Ranges, shard: str, source: SourceNode) -> None:
-        if self._links.get(move) != (ranges, source):
+        if move not in self.state.owned and self._links.get(move) != (ranges, source):
             self._links[move] = ranges, source
             self._pulled.pop(move, None)
 
@@ -209,9 +222,9 @@ class MoveReplica(Replica):
             and self.last_of(move) <= self.safe()
         )
 
-    def own(self, move: str) -> None:
+    def own(self, move: str, epoch: int) -> None:
         if move in self.state.imports:
-            self.record(Effect("OWN", move))
+            self.record(Effect("OWN", move, epoch=epoch))
 
     def is_settled(self, move: str) -> bool:
         return move not in self.state.imports and self.last_of(move) <= self.safe()
@@ -228,9 +241,27 @@ class MoveReplica(Replica):
         if move in self.state.left:
             self.record(Effect("STAY", move))
 
-    def drop(self, move: str) -> None:
+    def drop(self, move: str, epoch: int) -> None:
         if move in self.state.imports or move in self.state.left:
-            self.record(Effect("DROP", move))
+            self.record(Effect("DROP", move, epoch=epoch))
+
+    def give_back(self, move: str, say: Callable[[], None]) -> None:
+        """Free what has arrived, and say so when no election loses that."""
+        order = self.lead_order
+        if order is None or move in self.state.owned:
+            return
+        self.keep(self._links.keys() - {move})
+        self.record(Effect("DROP", move))
+        number = len(self.disk.frames)
+
+        def look() -> None:
+            if self.lead_order is not None and self.lead_order.term == order.term:
+                if self.safe() >= number:
+                    say()
+                else:
+                    self.run.later(10, look)
+
+        look()
 
     # Links
 
@@ -253,7 +284,8 @@ class MoveReplica(Replica):
         left_at = 0
         if pull.revision and judge.may_leave(member, pull.move, pull.revision):
             if pull.move not in self.state.left:
-                self.record(Effect("LEAVE", pull.move, pull.ranges))
+                target = member.view.moves[pull.move].record.target  # type: ignore[union-attr]
+                self.record(Effect("LEAVE", pull.move, pull.ranges, shard=target))
             left_at = self.last_of(pull.move)
         safe = self.safe()
         if safe:
@@ -301,9 +333,34 @@ class MoveRun(Run):
         """Often something fails soon after a step."""
         super()._commit(action)
         world: Any = self.world
-        if action.purpose is Purpose.MOVE and world.chance.random() < world.trouble:
-            move = action.changes[0].name.removeprefix(MOVE)
-            world.at(world.now_ms + world.chance.uniform(0, 200), lambda: world.disturb(move))
+        if action.purpose is not Purpose.MOVE:
+            return
+        name, data, _ = action.changes[0]
+        move, later_ms = name.removeprefix(MOVE), world.now_ms + world.chance.uniform(0, 200)
+        if world.chance.random() < world.trouble:
+            world.at(later_ms, lambda: world.disturb(move))
+        is_handing = data is not None and decode(MoveRecord, data, name).step is Step.HANDING
+        if is_handing and world.chance.random() < world.set_backs:
+            world.at(later_ms, lambda: world.set_back(move))
+
+    def ask_return(self, action: AskReturn) -> None:
+        asked = action.asked
+        self.world.note(f"{self.node.name} asks {asked.node} to return {asked.move}")
+        me = self.node.name
+
+        def give_back(run: Any) -> None:
+            order = run.replica.lead_order
+            if order is not None and order.term == asked.term:
+                refusal = run.judge.refusal_to_give_back(run.member, asked)
+                run.world.note(f"{run.node.name} returns {asked.move} {refusal}")
+                if not refusal:
+                    run.replica.give_back(asked.move, lambda: run.send(me, say))
+
+        def say(run: Any) -> None:
+            run.judge.returns.answered(action)
+            run.member.look(run.now_ms)
+
+        self.send(asked.node, give_back)
 
     def serves(self, slot: int) -> bool:
         member = self.member
@@ -330,9 +387,13 @@ class MoveWorld(World):
             self.size, self.durable = self.chance.choice(SIZES)
         self.names = SHARDS[: self.chance.choice([2, 3])]
         self.trouble = self.chance.choice([0, 0.3, 0.6])
-        self.restores = 0  # a backup may have a move that has gone on since
+        # Without N, only leases keep two primaries apart, and a backup has not those of now.
+        is_safe = self.durable > 0 or self.size == 1
+        self.set_backs = self.chance.choice([0, 0.5]) if is_safe else 0
+        self.restores = 0.3 if self.set_backs else 0
         self.losses = 0  # of the store, which has the moves
         self.moves = 0
+        self.is_store_away = False
         self._seen: dict[str, frozenset[str]] = {}  # what each write has seen in its slot
         self._slots: dict[int, list[Confirmed]] = {slot: [] for slot in SLOTS}
         self._shards: dict[str, list[Confirmed]] = {name: [] for name in self.names}
@@ -470,7 +531,7 @@ class MoveWorld(World):
             node.is_frozen = True
             self.at(self.now_ms + self.chance.uniform(0, 6000), node.thaw)
         elif what == "cut":
-            others = {frozenset((node.name, other)) for other in self.nodes if other != node.name}
+            others = [frozenset((node.name, other)) for other in self.nodes if other != node.name]
             self.cut = {pair for pair in others if self.chance.random() < 0.8}
         elif what == "no-store":
             self.store_cut.add(node.name)
@@ -483,12 +544,59 @@ class MoveWorld(World):
                 run = self.nodes[self.chance.choice(members)].run
                 run.do(lambda: run.member.stand(Reason.FAILOVER, run.now_ms))
 
+    def set_back(self, move: str) -> None:
+        """The source does not see how the hand-over ends, and then sees a store from before."""
+        found = self.view.moves.get(move)
+        if found is None:
+            return
+        names = self.view.shards[found.record.source].record.members
+        backup, chance = self.store.copy(), self.chance
+        self.note(f"store set-back {move}")
+        if chance.random() < 0.5:
+            names = tuple(name for name in names if chance.random() < 0.7)
+        self.store_cut.update(names)
+
+        def heal() -> None:
+            self.store_cut.difference_update(names)
+
+        at_ms = self.now_ms + chance.uniform(100, 4000)
+        self.at(at_ms, lambda: self.replace_store(backup))
+        self.at(at_ms + AWAY_MS + chance.uniform(0, 500), heal)
+
+    def _restore_store(self) -> None:
+        if self._backup is None or self.chance.random() < 0.5:
+            self._backup = self.store.copy()
+        else:
+            self.replace_store(self._backup)
+
+    def replace_store(self, backup: StoreState) -> None:
+        """The store ends. It takes a while until there is the restored one."""
+        if self.is_store_away:
+            return
+        self.is_store_away = True
+        self.note("store ends")
+
+        def restore() -> None:
+            self.store, self.is_store_away = backup.restarted(self.now_ms / 1000), False
+            self.note("store restored")
+
+        self.at(self.now_ms + AWAY_MS, restore)
+
+    def reaches_store(self, node: Node) -> bool:
+        return not self.is_store_away and super().reaches_store(node)
+
     def end(self) -> None:
         """Everything works again: every move ends, and all slots are served with all writes."""
+        self.lost_replies = self.slow = self.full_disks = self.trouble = self.set_backs = 0
+        self.pass_time(2 * AWAY_MS)
         self.heal()
-        self.lost_replies = self.slow = self.full_disks = self.trouble = 0
         self.store.commit([], [Change(BACKUP_LOCK, None)])
         self.pass_time(20_000)
+        if self.is_store_lost:
+            if not self.recover([*self.nodes.values()]):
+                demand(self.restores > 0, "a lost store cannot be recovered")
+                return  # a restored one was believed by a node
+            self.pass_time(20_000)
         for _ in range(200):
             if all(found.record.step in ENDED for found in self.view.moves.values()):
                 break

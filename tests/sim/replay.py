@@ -126,12 +126,12 @@ class Replay(GroupReplay):
 
     _apply_leave = _apply_import
 
-    def _apply_own(self, move: bytes) -> None:
+    def _apply_own(self, move: bytes, epoch: bytes = b"") -> None:
         demand(self._moves.pop(move, None), f"the move {move!r} is not known")
 
     _apply_stay = _apply_own
 
-    def _apply_dropslots(self, move: bytes) -> None:
+    def _apply_dropslots(self, move: bytes, epoch: bytes) -> None:
         slots = self._moves.pop(move)
         for key in list(self.data.databases[0]):
             if slot_of(key) in slots:

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from tests.sim import move_world
 from tests.sim.member_world import NODE_TIMEOUT_MS
-from tests.sim.move_world import MoveNode, MoveReplica, MoveWorld, play
+from tests.sim.move_world import AWAY_MS, MoveNode, MoveReplica, MoveWorld, play
 from tests.sim.promises import BrokenPromise
+from tests.sim.store_model import StoreState
 from tests.support.effort import examples
 
 from millstream.server.cluster.cluster_view import Found
 from millstream.server.cluster.member_actions import ReadAgain
-from millstream.server.cluster.slot_moves import move_judge
+from millstream.server.cluster.slot_moves import move_judge, move_returns
 from millstream.server.cluster.slot_moves.move_data import Copied
 from millstream.server.cluster.slot_moves.move_judge import WAITS_MS, MoveJudge, canceled
 from millstream.server.cluster.store.records import (
@@ -36,6 +37,7 @@ def test_moves_lose_nothing_and_give_a_slot_one_owner() -> None:
     events: set[str] = set()
     for seed in range(examples(12)):
         events |= play(seed, STEPS).keys()
+    assert {"set-back", "restored", "asks", "returns"} <= events
     assert EVENTS - events == set()
     assert {kind.partition("-")[2] for kind in events if kind.startswith("copying-")} == KINDS
 
@@ -43,7 +45,7 @@ def test_moves_lose_nothing_and_give_a_slot_one_owner() -> None:
 def begun(size: tuple[int, int] = (1, 0)) -> MoveWorld:
     """A cluster that works, with a write in each shard."""
     world = MoveWorld(1, size=size)
-    world.lost_replies = world.slow = world.trouble = 0
+    world.lost_replies = world.slow = world.trouble = world.set_backs = 0
     world.begin()
     for slot in (0, 6000):
         world._write(slot)
@@ -113,7 +115,8 @@ def test_the_source_serves_again_when_the_target_is_silent() -> None:
 
 
 def test_a_store_with_an_earlier_step_is_not_believed() -> None:
-    """The target could still have the answer of the source, which serves the slots again."""
+    """The target has the answer of the source, which serves the slots again. It gives up the
+    hand-over, because it has not seen all states of the store; then the source believes it."""
     world = begun((3, 1))
     world.plan(((0, 5000),), "s2")
     wait_for(world, Step.HANDING)
@@ -123,16 +126,110 @@ def test_a_store_with_an_earlier_step_is_not_believed() -> None:
     world.pass_time(100)
     world.store = backup.restarted(world.now_ms / 1000)
     world.pass_time(5000)
-    world.heal()
-    world.pass_time(5000)
     assert primary(world, "s1").run.member.is_store_old
     assert step_of(world) is Step.HANDING
     world._write(0)
     world.pass_time(1000)
     assert len(world.confirmed) == 3
+    world.heal()
+    wait_for(world, Step.COPYING)
+    assert world.view.moves["1"].record.reason == move_judge.LOST_SIGHT
+    world.end()
+    assert step_of(world) is Step.DONE
+
+
+def handed_over(world: MoveWorld) -> StoreState:
+    """Slots of s1 move to s2 while no node of s1 sees the store; its state during the hand-over."""
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.HANDING)
+    while not primary(world, "s1").run.replica.state.left:
+        world.pass_time(1)
+    backup = world.store.copy()
+    world.store_cut = {*world.view.shards["s1"].record.members}
+    wait_for(world, Step.MOVED)
+    world.pass_time(500)
+    world._write(0)
+    world.pass_time(1000)
+    assert len(world.confirmed) == 3
+    return backup
+
+
+def set_back(world: MoveWorld, backup: StoreState) -> None:
+    world.replace_store(backup)
+    world.pass_time(AWAY_MS + 200)
+    world.heal()
+    world.pass_time(10_000)
+    assert step_of(world) is Step.COPYING
+    for _ in range(5):
+        world._write(0)
+        world.pass_time(200)
+
+
+@pytest.mark.parametrize("what", ["primary", "heir", "heirs"])
+def test_a_source_doubts_a_store_from_before_its_end(what: str) -> None:
+    world = begun((3, 1))
+    backup = handed_over(world)
+    if what != "primary":
+        primary(world, "s1").crash(keeps_all=True)
+    if what == "heirs":
+        primary(world, "s2").crash(keeps_all=True)
+    set_back(world, backup)
+    if what == "heirs":
+        world.pass_time(10_000)
+    assert primary(world, "s1").run.replica.state.left
     assert world.recover([*world.nodes.values()])
     world.end()
-    assert not world.view.moves
+    assert world.view.map.epoch == 3
+
+
+def test_slots_stay_after_a_gap_in_the_hand_over() -> None:
+    """The store is the same, or the target has not seen the end: it gives the slots back."""
+    world = begun((3, 1))
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.HANDING)
+    while not primary(world, "s1").run.replica.state.left:
+        world.pass_time(1)
+    world.replace_store(world.store.copy())
+    world.pass_time(AWAY_MS + 3000)
+    assert world.counts["asks"]
+    assert world.counts["STAY"] == 1
+    wait_for(world, Step.DONE)
+    world.end()
+
+
+def test_an_operator_takes_slots_back_from_a_lost_shard() -> None:
+    world = begun()
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.HANDING)
+    source, target = primary(world, "s1"), primary(world, "s2")
+    while not source.run.replica.state.left:
+        world.pass_time(1)
+    target.is_frozen = True
+    source.crash(keeps_all=True)
+    wait_for(world, Step.COPYING)
+    world.pass_time(10_000)
+    returns = source.run.judge.returns
+    assert source.run.replica.state.left
+    assert returns.waits_for("1")
+    returns.forced.add("1")
+    world.pass_time(200)
+    assert not source.run.replica.state.left
+    assert not returns.waits_for("1")
+    assert not returns.forced
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_the_simulation_finds_a_source_that_never_doubts(
+    monkeypatch: pytest.MonkeyPatch, is_restored: bool
+) -> None:
+    monkeypatch.setattr(move_returns.Returns, "may_stay", lambda *_: True)
+    world = begun((3, 1))
+    backup = handed_over(world)
+    if is_restored:
+        with pytest.raises(BrokenPromise, match="without"):
+            set_back(world, backup)
+    else:
+        world.end()
 
 
 def test_no_slot_is_handed_over_during_a_backup() -> None:
@@ -236,7 +333,7 @@ def test_a_source_leaves_only_in_the_hand_over_that_it_has_seen() -> None:
     version = view.moves["1"].version
     leader = SimpleNamespace(
         view=view, shard="s1", led_term=view.shards["s1"].record.term,
-        is_leading=True, is_recalled=False, actions=[],
+        is_leading=True, is_recalled=False, gaps=0, actions=[],
     )  # fmt: skip
     judge = primary(world, "s1").run.judge
     assert judge.may_leave(leader, "1", version)
@@ -277,6 +374,7 @@ def test_the_simulation_finds_a_source_that_serves_too_early(
             settle(look, move, ranges)
 
     monkeypatch.setattr(move_judge._Look, "settle_departure", early)
+    monkeypatch.setattr(MoveJudge, "has_seen_all", lambda *_: True)
     world = begun()
     world.plan(((0, 5000),), "s2")
     wait_for(world, Step.HANDING)

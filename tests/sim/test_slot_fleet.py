@@ -19,7 +19,7 @@ from millstream.commands.runtime.slot_effects import (
 from millstream.storage.dump.base_export import export_base
 from millstream.storage.dump.file_writing import TARGETS, RdbWriter
 from millstream.storage.files.disk import File
-from millstream.storage.files.snapshot_format import SLOTS_VERSION, SMALL_VERSION
+from millstream.storage.files.snapshot_format import SLOTS_VERSION
 from millstream.storage.files.snapshot_reader import SnapshotReader
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 from millstream.storage.keyspace.keyspace import Keyspace
@@ -76,7 +76,7 @@ class TwoServers(Fleet):
         note_import(keyspace, effects, made)
         import_payload(keyspace, effects, piece(b"SET", b"x", b"arrived"))
         note_import(keyspace, effects, made._replace(number=9, copied=ARRIVING))
-        note_left(keyspace, effects, "2e", ranges(LEAVING))
+        note_left(keyspace, effects, "2e", ranges(LEAVING), "s2")
         self.write(b"begun")
 
     def base(self, node: FleetNode) -> File:
@@ -125,7 +125,7 @@ def test_a_replica_and_a_restarted_server_have_the_states() -> None:
             assert b"arrived" not in fleet.exported()
             assert b"begun" in fleet.exported()
         fleet.restart()
-    note_owned(*fleet.parts, "1f")
+    note_owned(*fleet.parts, "1f", 2)
     note_stay(*fleet.parts, "2e")
     fleet.write(b"ended")
     fleet.rewrite()
@@ -133,13 +133,17 @@ def test_a_replica_and_a_restarted_server_have_the_states() -> None:
         assert not node.keyspace.slot_states
         assert not node.keyspace.hidden_slots
         assert node.keyspace.databases[0].table[b"x"] == b"arrived"
-        assert fleet.version(node) == SMALL_VERSION
+        assert fleet.version(node) == SLOTS_VERSION
+    fleet.restart()
+    for node in fleet.nodes:
+        assert list(node.keyspace.slot_states.owned) == ["1f"]
+        assert node.keyspace.slot_states.epoch == 2
 
 
 def test_a_replica_frees_what_its_primary_has_dropped() -> None:
     fleet = TwoServers()
     fleet.begin()
-    note_dropped(*fleet.parts, "1f")
+    note_dropped(*fleet.parts, "1f", 2)
     fleet.write(b"dropped")
     for node in fleet.nodes:
         assert node.keyspace.hidden_slots == {LEAVING}
@@ -150,7 +154,7 @@ def test_a_replica_frees_what_its_primary_has_dropped() -> None:
 def test_a_rewind_undoes_states(rewrites: bool) -> None:
     fleet = OldPrimary(3, "always", rewrites=rewrites)
     old = fleet.nodes[0]
-    note_left(old.keyspace, old.executor.effects, "2e", ranges(LEAVING))
+    note_left(old.keyspace, old.executor.effects, "2e", ranges(LEAVING), "s2")
     old.ask(old.accept(), b"XADD", b"b", b"*", b"n", b"lost")
     fleet.run_guarded()
     assert old.keyspace.hidden_slots == {LEAVING}

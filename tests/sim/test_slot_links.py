@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from tests.sim import net
 from tests.sim.moving_fleet import MOVE, RANGES, MovingFleet, MovingNode, contents
@@ -37,12 +39,12 @@ def test_the_copy_is_exact_while_clients_write_and_links_are_cut(seed: int) -> N
     there = contents(fleet.source)
     fleet.move_in_map()
     fleet.target.served.note(fleet.map, "s2", "s2")
-    fleet.target.moves.own(MOVE)
+    fleet.target.moves.own(MOVE, 2)
     assert contents(fleet.target) == there
     fleet.until(lambda: fleet.target.moves.is_settled(MOVE))
     fleet.source.served.note(fleet.map, "s1", "s1")
     fleet.source.moves.has_moved(MOVE)
-    fleet.source.moves.drop(MOVE)
+    fleet.source.moves.drop(MOVE, 2)
     fleet.rest(200)
     assert fleet.errors["MOVED"] > 0
     assert not fleet.source.slots.parking.clients
@@ -50,6 +52,31 @@ def test_the_copy_is_exact_while_clients_write_and_links_are_cut(seed: int) -> N
     assert not fleet.source.moves.departures
     assert not fleet.target.moves.imports
     assert not contents(fleet.source)
+
+
+def test_slots_are_given_back_unless_they_are_served_here() -> None:
+    fleet = MovingFleet(1)
+    fleet.hand_over(7)
+
+    def is_given_back() -> bool:
+        found = ""
+        try:
+            fleet.arriving.give_back(MOVE)
+        except CommandError as error:
+            found = error.message
+        return not found.startswith("TRYAGAIN ")
+
+    assert not is_given_back()  # until it is on enough disks
+    fleet.until(is_given_back)
+    assert not fleet.target.moves.imports
+    fleet.allowed_round = 0
+    fleet.source.moves.stay(MOVE)
+    fleet.hand_over(8)
+    fleet.judge()
+    fleet.target.moves.own(MOVE, 5)
+    with pytest.raises(CommandError, match="serves the slots"):
+        fleet.arriving.give_back(MOVE)
+    assert fleet.target.moves.epoch == 5
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -103,7 +130,7 @@ def test_a_hand_over_waits_for_a_full_disk_of_the_source(monkeypatch: pytest.Mon
     [feed] = fleet.leaving.feeds
     attempts = 0
 
-    def refuse(data: SlotData, move: str, ranges: Ranges) -> None:
+    def refuse(data: SlotData, move: str, ranges: Ranges, shard: str) -> None:
         nonlocal attempts
         attempts += 1
         raise CommandError(FULL)
@@ -165,7 +192,7 @@ def test_a_hand_over_of_an_earlier_term_is_not_told_again() -> None:
     fleet.hand_over(7)
     data = fleet.leaving._parts.data
     data.note_stay(MOVE)
-    data.note_left(MOVE, RANGES)
+    data.note_left(MOVE, RANGES, "s2")
     fleet.terms[0] += 1
     fleet._lead(fleet.source)
     fleet.follow()
@@ -317,7 +344,10 @@ def test_an_heir_records_nothing_before_its_term_begins() -> None:
     fleet.hand_over(7)
     for node in list(fleet.moving):
         fleet._restart(node, node.disk.copy())
-    orders = [(fleet.target, fleet.target.moves.own), (fleet.source, fleet.source.moves.stay)]
+    orders = [
+        (fleet.target, partial(fleet.target.moves.own, epoch=2)),
+        (fleet.source, fleet.source.moves.stay),
+    ]
     for node, order in orders:
         before = node.persistence.commits.last_seq
         assert not node.terms.is_leading
@@ -349,12 +379,12 @@ def test_nothing_arrives_at_a_server_whose_term_has_ended() -> None:
 def test_an_heir_frees_slots_before_they_come_back() -> None:
     fleet = MovingFleet(1)
     states = fleet.target.keyspace.slot_states
-    states.leave("2e", RANGES[:1])
+    states.leave("2e", RANGES[:1], "s2")
     for _ in range(3):
         fleet.begin()
         fleet.rest(50)
     assert not fleet.target.moves.copied(MOVE).failure
-    states.drop("2e")
+    states.drop("2e", 2)
     fleet.hand_over(7)
     fleet.judge()
 

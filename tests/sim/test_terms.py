@@ -9,6 +9,7 @@ from tests.sim.fleet_node import FleetClient
 from tests.sim.terms_fleet import SECRET, TermsFleet, TermsNode, id_of_node, promise_words
 from tests.support.resp import Error, Reply, Simple
 
+from millstream.commands.admin.cluster_peers import ReturnRequest
 from millstream.commands.admin.replication import Acknowledged
 from millstream.errors import CommandError
 from millstream.server.cluster.peers import WRONG_SECRET
@@ -293,6 +294,20 @@ def test_only_nodes_may_ask_for_promises() -> None:
     zero = shard.ask(1, *promise_words(0, 1), client=client)
     assert zero == "ERR the number of a term is 1 or more"
     assert shard.members[1].terms.promised == 1
+
+
+def test_only_nodes_may_ask_for_slots_that_have_left() -> None:
+    shard = Shard()
+    words = b"CLUSTER", b"RETURNSLOTS", b"1f", id_of_node(0).encode(), b"1", b"2"
+    unknown = "ERR unknown subcommand 'RETURNSLOTS'. Try CLUSTER HELP."
+    assert shard.ask(0, *words) == unknown
+    client = shard.nodes[0].accept()
+    shard.ask(0, b"CLUSTER", b"PEER", SECRET, client=client)
+    assert "does not know its cluster yet" in str(shard.ask(0, *words, client=client))
+    asked: list[ReturnRequest] = []
+    shard.members[0].cluster.peers.give_back = asked.append
+    assert shard.ask(0, *words, client=client) == Simple("OK")
+    assert asked == [ReturnRequest("1f", id_of_node(0), 1, 2)]
 
 
 def test_a_replica_shows_a_frame_when_it_is_confirmed() -> None:

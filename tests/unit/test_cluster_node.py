@@ -353,7 +353,7 @@ def test_moves_end_in_data_that_was_restored_here() -> None:
         node.keyspace.databases[0].set(key.encode(), b"v")
     for move, slot in (("1", mine), ("2", first), ("3", mine + 1), ("4", first + 1)):
         if move < "3":
-            node.keyspace.slot_states.leave(move, ((slot, slot),))
+            node.keyspace.slot_states.leave(move, ((slot, slot),), "s2")
         else:
             made = Import(move, ((slot, slot),), "s1", "ab" * 20, 7, -1)
             node.keyspace.slot_states.begin_import(made)
@@ -502,7 +502,7 @@ def test_keys_of_a_slot(node: Node) -> None:
     assert client.call("CLUSTER GETKEYSINSLOT 1 10") == []
 
     states = node.keyspace.slot_states
-    states.leave("1f", ((slot, slot),))
+    states.leave("1f", ((slot, slot),), "s2")
     assert client.call(f"CLUSTER COUNTKEYSINSLOT {slot}") == 0
     assert client.call(f"CLUSTER GETKEYSINSLOT {slot} 10") == []
     states.stay("1f")

@@ -193,7 +193,7 @@ def test_keys_in_hidden_slots_are_not_evicted() -> None:
     full = limited.blocks()
     slot = cluster_slot_of(b"hidden")
     states = limited.in_process.keyspace.slot_states
-    states.leave("1f", ((slot, slot),))
+    states.leave("1f", ((slot, slot),), "s2")
     limited.limit(REST_BYTES + full // 4)
     assert lengths(limited, "hidden", "shown") == [2000, 0]
     states.stay("1f")

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest, Reason
+from millstream.commands.admin.cluster_peers import (
+    LastFrame,
+    PromiseRequest,
+    Reason,
+    ReturnRequest,
+)
 from millstream.server.cluster.promise_request import Asker
 from millstream.server.cluster.rare_warnings import RareWarnings
 from millstream.server.replication import name_lookup
@@ -62,3 +67,29 @@ def test_each_address_of_a_member_is_tried(monkeypatch: pytest.MonkeyPatch) -> N
     found = ["127.0.0.2", "127.0.0.1"]  # nothing listens at the first one
     monkeypatch.setattr(name_lookup, "_addresses", lambda *words: found)
     assert ask(promise) == LastFrame(3, "ab", 9)
+
+
+def test_a_shard_is_asked_until_its_answer_is_safe() -> None:
+    asked = ReturnRequest("1f", "a" * 40, 4, 2)
+    requests: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for reply in (b"+OK", b"-TRYAGAIN it is not on enough disks yet", replies.pop(0)):
+            requests.append(await reader.readuntil(b"\r\n2\r\n" if requests else b"secret\r\n"))
+            writer.write(reply + b"\r\n")
+        writer.close()
+
+    async def run() -> bool:
+        requests.clear()
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        address = "127.0.0.1", server.sockets[0].getsockname()[1]
+        asker = Asker(lambda: b"secret", lambda: None, RareWarnings())
+        found = await asker.ask_return(address, asked)
+        server.close()
+        return found
+
+    replies = [b"+OK", b"-ERR this shard serves the slots"]
+    assert asyncio.run(run())
+    assert b"RETURNSLOTS" in requests[1]
+    assert requests[1] == requests[2]
+    assert not asyncio.run(run())

@@ -205,7 +205,7 @@ def test_a_copy_is_exact_under_writes(seed: int, small_parts: None) -> None:
     writer.write(400)
     snapshots: list[tuple[Any, Any]] = []
     copy_slots(writer, target, snapshots)
-    note_owned(target.keyspace, target.effects, MOVE)
+    note_owned(target.keyspace, target.effects, MOVE, 2)
     target.commit()
 
     there = state_of(writer.server.keyspace, MOVING)

@@ -57,7 +57,7 @@ class Node(InProcessServer):
         return self.keyspace, self.executor.effects
 
     def leave(self) -> None:
-        note_left(*self.states, MOVE, RANGES)
+        note_left(*self.states, MOVE, RANGES, "s2")
         self.settle()
 
     def stay(self) -> None:
@@ -69,11 +69,11 @@ class Node(InProcessServer):
         self.settle()
 
     def own(self) -> None:
-        note_owned(*self.states, MOVE)
+        note_owned(*self.states, MOVE, 2)
         self.settle()
 
     def drop(self) -> None:
-        note_dropped(*self.states, MOVE)
+        note_dropped(*self.states, MOVE, 2)
         self.settle()
 
 
@@ -257,7 +257,7 @@ def test_what_is_due_again_and_again_is_done_once(node: Node) -> None:
     node.arrive()
     for _ in range(3):
         assert node.keyspace.slot_states.set_aside(TIMER, 0, b"{h}a", b"group")
-    note_owned(*node.states, MOVE)
+    note_owned(*node.states, MOVE, 2)
     assert [request[2:] for request in node.keyspace.timer_requests] == [(b"{h}a", b"group")]
 
 
@@ -333,7 +333,7 @@ def test_states_are_the_same_after_a_replay_and_in_a_snapshot(node: Node) -> Non
     node.arrive()
     note_import(*node.states, Import(MOVE, RANGES, "s1", "ab" * 20, 9, SLOT))
     other = ranges_of([7, 8, 9, 100])
-    note_left(*node.states, "2e", other)
+    note_left(*node.states, "2e", other, "s2")
     node.settle()
     states = node.keyspace.slot_states
     assert states.imports[MOVE].number == 9
@@ -402,7 +402,7 @@ class Model:
         self.count += 1
         if state == "shown":
             self.moves[tag] = f"{self.count:x}"
-            note_left(*states, self.moves[tag], self.ranges(tag))
+            note_left(*states, self.moves[tag], self.ranges(tag), "s2")
             self.tags[tag] = "left"
         elif state == "gone":
             if self.node.keyspace.slot_states.is_freeing(self.ranges(tag)):
@@ -412,11 +412,12 @@ class Model:
             note_import(*states, made)
             self.tags[tag] = "arriving"
         elif self.chance.random() < 0.5:
-            note_dropped(*states, self.moves[tag])
+            note_dropped(*states, self.moves[tag], 2)
             self.tags[tag] = "gone"
             self.keys = {key: row for key, row in self.keys.items() if chr(key[1]) != tag}
         else:
-            (note_stay if state == "left" else note_owned)(*states, self.moves[tag])
+            epoch = () if state == "left" else (self.count,)
+            (note_stay if state == "left" else note_owned)(*states, self.moves[tag], *epoch)
             self.tags[tag] = "shown"
         self.node.settle()
 
@@ -489,12 +490,12 @@ def test_moves_with_a_slot_in_common_are_refused(node: Node) -> None:
     with pytest.raises(ValueError, match="slots in common"):
         note_import(*node.states, Import("2e", ((0, CLUSTER_SLOTS - 1),), "s1", "ab", 1, -1))
     with pytest.raises(ValueError, match="known already"):
-        note_left(*node.states, MOVE, ((1, 1),))
+        note_left(*node.states, MOVE, ((1, 1),), "s2")
     with pytest.raises(ValueError, match="no import 2e"):
-        note_owned(*node.states, "2e")
+        note_owned(*node.states, "2e", 2)
     with pytest.raises(ValueError, match="no slots have left"):
         note_stay(*node.states, "2e")
-    note_dropped(*node.states, "2e")
+    note_dropped(*node.states, "2e", 2)
     assert node.keyspace.hidden_slots == {SLOT}
 
 
@@ -558,8 +559,8 @@ def test_slots_are_emptied_in_the_database_of_a_cluster(monkeypatch: pytest.Monk
     monkeypatch.setattr(slot_keys, "some_keys_of", noted)
     monkeypatch.setattr(slot_states, "some_keys_of", noted)
     keyspace.slot_states.empty({SLOT})
-    keyspace.slot_states.leave(MOVE, RANGES)
-    keyspace.slot_states.drop(MOVE)
+    keyspace.slot_states.leave(MOVE, RANGES, "s2")
+    keyspace.slot_states.drop(MOVE, 2)
     assert not keyspace.hidden_slots
     assert asked == [keyspace.databases[0]] * len(asked)
 

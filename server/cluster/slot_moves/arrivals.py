@@ -6,12 +6,15 @@ of those that the judge of this node has begun.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 
 from millstream.errors import CommandError
 from millstream.server.cluster.slot_moves.departures import LOOK_S, LinkParts
 from millstream.server.cluster.slot_moves.slot_connection import SlotConnection
 from millstream.server.cluster.slot_moves.slot_import import MoveOrder, SlotImport
+
+log = logging.getLogger("millstream.cluster")
 
 OWNED_MAX = 64
 
@@ -33,7 +36,8 @@ class Arrivals:
         self._dial = dial
         self._by_move: dict[str, SlotImport] = {}
         self._owned: dict[str, int] = {}  # the frames with OWN of this run
-        self._term = 0
+        self._given_back: dict[str, int] = {}  # the frames that say so, until that was answered
+        self._term = self._given_term = 0
         self._has_timer = False
 
     # Time
@@ -80,6 +84,8 @@ class Arrivals:
         if found is not None:
             found.follow(order.source)
             return
+        if order.move in parts.data.owned:
+            raise CommandError("ERR this shard has the slots already: etcd has an old state")
         if order.move not in parts.data.imports and parts.data.is_freeing(order.ranges):
             raise CommandError("TRYAGAIN earlier data of these slots is not freed yet")
         parts.persistence.commits.flush_tick()
@@ -118,11 +124,11 @@ class Arrivals:
         found = self._by_move.get(move)
         return found is not None and found.has_all(asked_round)
 
-    def own(self, move: str) -> None:
-        """Serve the slots: the map names this shard."""
+    def own(self, move: str, epoch: int) -> None:
+        """Serve the slots: the map with this epoch names this shard."""
         self.halt(move)
         if move in self._parts.data.imports:
-            self._parts.data.note_owned(move)
+            self._parts.data.note_owned(move, epoch)
             self._parts.persistence.commits.flush_tick()
             self._note_owned(move)
 
@@ -139,12 +145,34 @@ class Arrivals:
             del self._owned[next(iter(self._owned))]
         self._owned[move] = self._parts.persistence.commits.last_seq
 
-    def drop(self, move: str) -> None:
+    def drop(self, move: str, epoch: int) -> None:
         """End a move, and free what has arrived."""
         self.halt(move)
         if move in self._parts.data.imports:
-            self._parts.data.note_dropped(move)
+            self._parts.data.note_dropped(move, epoch)
             self._parts.persistence.commits.flush_tick()
+
+    def give_back(self, move: str) -> None:
+        """The source is to serve the slots again: free what has arrived. CommandError if the slots
+        are served here, and TRYAGAIN until no election here loses that they are not."""
+        parts = self._parts
+        if move in parts.data.owned:
+            raise CommandError("ERR this shard serves the slots")
+        if parts.terms.term != self._given_term:
+            self._given_term = parts.terms.term
+            self._given_back.clear()
+        if move not in self._given_back:
+            self.halt(move)
+            parts.persistence.commits.flush_tick()
+            parts.data.note_absent(move)
+            parts.persistence.commits.flush_tick()
+            if len(self._given_back) >= OWNED_MAX:
+                del self._given_back[next(iter(self._given_back))]
+            self._given_back[move] = parts.persistence.commits.last_seq
+            log.info("move %s: its slots stay with the other shard", move)
+        if parts.safe_seq() < self._given_back[move]:
+            raise CommandError("TRYAGAIN it is not on enough disks yet")
+        del self._given_back[move]
 
     def halt(self, move: str) -> None:
         """End the link of a move."""

@@ -56,12 +56,14 @@ class LeftInTerm(NamedTuple):
 
 class Departures:
     """`may_copy(move)` is the reason to refuse a copy, or "", and `may_leave(move, round)` says
-    whether the map still waits for the hand-over that was asked for in this round: the judge sets
-    both. `pauses` are the times from LEAVE to the end of a hand-over, in nanoseconds."""
+    whether the map still waits for the hand-over that was asked for in this round;
+    `target_of(move)` is the shard that gets the slots: the judge sets all three. `pauses` are the
+    times from LEAVE to the end of a hand-over, in nanoseconds."""
 
     def __init__(self, parts: LinkParts) -> None:
         self.may_copy: Callable[[str], str] = lambda move: ""
         self.may_leave: Callable[[str, int], bool] = lambda move, asked_round: False
+        self.target_of: Callable[[str], str] = lambda move: ""
         self.sent_bytes = 0
         self.pauses = Histogram()
         self._parts = parts
@@ -210,7 +212,7 @@ class Departures:
         parts, move = self._parts, feed.move
         commits = parts.persistence.commits
         commits.flush_tick()
-        parts.data.note_left(move, feed.ranges)
+        parts.data.note_left(move, feed.ranges, self.target_of(move))
         commits.flush_tick()
         self._left[move] = LeftInTerm(commits.last_seq, parts.executor.read_ns())
         log.info("move %s: the slots have left with frame %d", move, commits.last_seq)
@@ -237,11 +239,11 @@ class Departures:
             self._parts.data.note_stay(move)
             self._parts.persistence.commits.flush_tick()
 
-    def drop(self, move: str) -> None:
+    def drop(self, move: str, epoch: int) -> None:
         """Free the data of slots that belong to the other shard."""
         self.note_moved(move)
         if self.has_left(move):
-            self._parts.data.note_dropped(move)
+            self._parts.data.note_dropped(move, epoch)
             self._parts.persistence.commits.flush_tick()
 
     def end(self, move: str, reason: str) -> None:

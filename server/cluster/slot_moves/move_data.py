@@ -26,6 +26,13 @@ class Copied(NamedTuple):
     obstacle: str = ""
 
 
+class Left(NamedTuple):
+    """Slots that have left, and the shard that gets them; "" if that is not known."""
+
+    ranges: Ranges
+    shard: str
+
+
 class MoveData(Protocol):
     """All of it may be called again and again."""
 
@@ -34,8 +41,12 @@ class MoveData(Protocol):
         """The imports in the data of this server, by the IDs of their moves."""
 
     @property
-    def departures(self) -> Mapping[str, Ranges]:
+    def departures(self) -> Mapping[str, Left]:
         """The slots that have left, as the data of this server says."""
+
+    @property
+    def epoch(self) -> int:
+        """The greatest one of the maps after which slots were served or freed, as the data says."""
 
     # The shard that gets the slots
 
@@ -53,7 +64,9 @@ class MoveData(Protocol):
         """The source has answered to this revision, and everything up to its answer is here, and
         confirmed."""
 
-    def own(self, move: str) -> None: ...
+    def own(self, move: str, epoch: int) -> None:
+        """Serve the slots of an import, as the map with this epoch says."""
+
     def is_settled(self, move: str) -> bool:
         """There is no import of this move, which is confirmed."""
 
@@ -70,5 +83,6 @@ class MoveData(Protocol):
 
     # Both
 
-    def drop(self, move: str) -> None:
-        """Free the data of an import, or of slots that have left."""
+    def drop(self, move: str, epoch: int) -> None:
+        """Free the data of an import, or of slots that have left, as the map with this epoch
+        says."""

@@ -23,6 +23,9 @@ Two primaries never serve a slot:
   (`may_leave`). It serves them again only after it has seen a later version of another step: the
   target, whose transaction compares the version, cannot have them then.
 * The transaction also compares both shards, so there was no failover after `handing` was written.
+* A store that was restored from a backup may have a step that was already left. So each side has to
+  see all of its changes during a hand-over; otherwise the target gives it up, and the source asks
+  the target before it serves the slots again (`move_returns`).
 
 A primary that knows only what it has seen before its restart (`is_recalled`) decides nothing. Data
 that has left is freed once the map without it would be seen again then (`is_kept`).
@@ -35,11 +38,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from millstream.commands.admin.cluster_peers import ReturnRequest
 from millstream.server.cluster.cluster_view import ClusterView, Found
 from millstream.server.cluster.member_actions import Action, Address, Purpose, ReadAgain
-from millstream.server.cluster.slot_moves.move_data import MoveData, SourceNode
+from millstream.server.cluster.slot_moves.move_data import Left, MoveData, SourceNode
+from millstream.server.cluster.slot_moves.move_returns import Returns
 from millstream.server.cluster.slot_moves.move_rules import (
     ENDED,
+    OWNED,
     RUNNING_MAX,
     UNDECIDED,
     moved_map,
@@ -70,6 +76,7 @@ NO_TARGET = "the shard that gets the slots has not taken them in time"
 NEW_PRIMARY = "a shard has another primary"
 WAITS = "waits: "  # begins the reason of a move that is copying
 WAITS_MS = 3000  # between two of these reasons
+LOST_SIGHT = "the shard that gets the slots has not seen all changes in etcd"
 
 
 class Leader(Protocol):
@@ -80,6 +87,8 @@ class Leader(Protocol):
     led_term: int
     is_recalled: bool
     is_kept: bool
+    is_store_old: bool
+    gaps: int
     actions: list[Action]
 
     @property
@@ -103,6 +112,8 @@ class MoveJudge:
     def __post_init__(self) -> None:
         self._versions: dict[str, tuple[int, int]] = {}  # and since when they are known
         self._begun_ms: dict[str, int] = {}
+        self._asked: dict[str, tuple[int, int]] = {}  # versions, and the gaps then
+        self.returns = Returns()
 
     def look(self, leader: Leader, now_ms: int) -> None:
         """Do what is due. Without a term, nothing is: the data may not be that of the shard."""
@@ -110,6 +121,7 @@ class MoveJudge:
         if view is None or not _leads(leader, view):
             self._versions.clear()
             self._begun_ms.clear()
+            self.returns.reset()
             return
         data = self.data
         if not (view.moves or data.imports or data.departures):
@@ -118,8 +130,9 @@ class MoveJudge:
         look = _Look(self, leader, view, now_ms)
         for move, ranges in [*data.imports.items()]:
             look.settle_import(move, ranges)
-        for move, ranges in [*data.departures.items()]:
-            look.settle_departure(move, ranges)
+        for move, left in [*data.departures.items()]:
+            look.settle_departure(move, left)
+        self.returns.keep(data.departures.keys())
         data.keep([move for move, found in view.moves.items() if look.is_copied_here(found)])
         for move, found in sorted(view.moves.items(), key=lambda pair: (pair[1].version, pair[0])):
             if found.record.step not in self.stopped:
@@ -137,11 +150,14 @@ class MoveJudge:
             leader.actions.append(ReadAgain())
             return False
         record = found.record
-        return (
+        may_leave = (
             (found.version, record.step, record.source) == (revision, Step.HANDING, leader.shard)
             and record.terms[0] == leader.led_term
             and Step.HANDING not in self.stopped
         )
+        if may_leave and move not in self.data.departures:
+            self.returns.note_leave(move, leader.gaps)
+        return may_leave
 
     def refusal_to_copy(self, leader: Leader, move: str) -> str:
         """The reason for which this source does not send the slots; "" if it does."""
@@ -157,17 +173,43 @@ class MoveJudge:
             return f"the slots of the move {move} are those of shard {found.record.source}"
         return ""
 
+    def refusal_to_give_back(self, leader: Leader, asked: ReturnRequest) -> str:
+        """The source asks: the reason why this shard does not say that it has not the slots; "" if
+        it does, once no election loses that."""
+        view, move = leader.view, asked.move
+        if view is None or not _leads(leader, view):
+            return "this node is not the primary of a shard"
+        found = view.moves.get(move)
+        if leader.is_store_old or (found is not None and found.record.step in OWNED):
+            return "this shard may serve the slots"
+        if move in self.data.departures:
+            return "the slots have left this shard"
+        self.returns.note_given_back(asked)
+        return ""
+
+    def is_older(self, view: ClusterView) -> bool:
+        """True if the store has an older state than the data here, or than was believed when slots
+        were given back."""
+        return view.map.epoch < self.data.epoch or self.returns.is_void(view)
+
     def _note_versions(self, view: ClusterView, now_ms: int) -> None:
         for move, found in view.moves.items():
             if self._versions.get(move, (0, 0))[0] != found.version:
                 self._versions[move] = found.version, now_ms
-        for known in (self._versions, self._begun_ms):
+        for known in (self._versions, self._begun_ms, self._asked):
             for move in known.keys() - view.moves.keys():
                 del known[move]
 
     def age_ms(self, move: str, now_ms: int) -> int:
         """The time for which the version of a move is known here."""
         return now_ms - self._versions[move][1]
+
+    def has_seen_all(self, move: str, version: int, gaps: int) -> bool:
+        """True if the store was followed without a gap since the source was asked first for the
+        hand-over with this version."""
+        if self._asked.get(move, (0, 0))[0] != version:
+            self._asked[move] = version, gaps
+        return self._asked[move][1] == gaps
 
     def is_late(self, move: str, now_ms: int) -> bool:
         """True if the slots are copied for longer than it may take."""
@@ -211,11 +253,11 @@ class _Look:
         is_owned = owners_of(self._view.map, ranges) == {self._shard}
         if step in (Step.MOVED, Step.DONE) or (step is None and is_owned):
             if Step.MOVED not in self._judge.stopped:
-                self._data.own(move)
+                self._data.own(move, self._view.map.epoch)
         else:
-            self._data.drop(move)
+            self._data.drop(move, self._view.map.epoch)
 
-    def settle_departure(self, move: str, ranges: Ranges) -> None:
+    def settle_departure(self, move: str, left: Left) -> None:
         """The same for slots that have left."""
         found = self._view.moves.get(move)
         step = None if found is None else found.record.step
@@ -224,12 +266,12 @@ class _Look:
         if step is Step.MOVED:
             self._data.has_moved(move)
         elif step is Step.DONE or (
-            step is None and self._shard not in owners_of(self._view.map, ranges)
+            step is None and self._shard not in owners_of(self._view.map, left.ranges)
         ):
             if Step.DONE not in self._judge.stopped and self._leader.is_kept:
                 self._data.has_moved(move)
-                self._data.drop(move)
-        else:
+                self._data.drop(move, self._view.map.epoch)
+        elif self._judge.returns.may_stay(self._leader, move, left, found, self._now_ms):
             self._data.stay(move)
 
     # Steps
@@ -257,11 +299,12 @@ class _Look:
             self._write(move, found, self._ended(record, Step.FAILED, problem))
             return
         busiest = max(running_of(view.moves, name) for name in (record.source, record.target))
-        leftovers = {**self._data.imports, **self._data.departures}
+        leftovers = [*self._data.imports.values()]
+        leftovers += [left.ranges for left in self._data.departures.values()]
         if (
             busiest < RUNNING_MAX
             and self._source_of(record) is not None
-            and not any(overlap(ranges, record.slots) for ranges in leftovers.values())
+            and not any(overlap(ranges, record.slots) for ranges in leftovers)
             and self._data.may_begin(record.slots)
         ):
             begun = record._replace(
@@ -299,6 +342,9 @@ class _Look:
         record, view = found.record, self._view
         if record.terms != self._terms(record):
             self._go_back(move, found, NEW_PRIMARY)
+            return
+        if not self._judge.has_seen_all(move, found.version, self._leader.gaps):
+            self._go_back(move, found, LOST_SIGHT)
             return
         if not self._link(move, record):
             return

@@ -9,7 +9,7 @@ from typing import Any
 from millstream.errors import CommandError
 from millstream.server.cluster.slot_moves.arrivals import Arrivals
 from millstream.server.cluster.slot_moves.departures import Departures, LinkParts
-from millstream.server.cluster.slot_moves.move_data import Copied, SourceNode
+from millstream.server.cluster.slot_moves.move_data import Copied, Left, SourceNode
 from millstream.server.cluster.slot_moves.slot_connection import SlotConnection
 from millstream.server.cluster.slot_moves.slot_data import SlotData
 from millstream.server.cluster.slot_moves.slot_import import MoveOrder
@@ -85,8 +85,12 @@ class MoveLinks:
         return {move: one.ranges for move, one in self._data.imports.items()}
 
     @property
-    def departures(self) -> Mapping[str, Ranges]:
-        return {move: one.ranges for move, one in self._data.departures.items()}
+    def departures(self) -> Mapping[str, Left]:
+        return {move: Left(one.ranges, one.shard) for move, one in self._data.departures.items()}
+
+    @property
+    def epoch(self) -> int:
+        return self._data.epoch
 
     def may_begin(self, ranges: Ranges) -> bool:
         return not self._data.is_freeing(ranges)
@@ -109,8 +113,8 @@ class MoveLinks:
     def has_all(self, move: str, revision: int) -> bool:
         return self.arriving.has_all(move, revision)
 
-    def own(self, move: str) -> None:
-        self._try(self.arriving.own, move)
+    def own(self, move: str, epoch: int) -> None:
+        self._try(lambda move: self.arriving.own(move, epoch), move)
 
     def is_settled(self, move: str) -> bool:
         return self.arriving.is_settled(move)
@@ -126,9 +130,9 @@ class MoveLinks:
     def stay(self, move: str) -> None:
         self._try(self.leaving.stay, move)
 
-    def drop(self, move: str) -> None:
-        self._try(self.arriving.drop, move)
-        self._try(self.leaving.drop, move)
+    def drop(self, move: str, epoch: int) -> None:
+        self._try(lambda move: self.arriving.drop(move, epoch), move)
+        self._try(lambda move: self.leaving.drop(move, epoch), move)
 
     def _try(self, order: Callable[[str], None], move: str) -> None:
         """Carry out an order that records a frame. The judge gives some as soon as this node is the

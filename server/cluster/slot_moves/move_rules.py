@@ -20,6 +20,7 @@ from millstream.storage.keyspace.slot_ranges import Ranges, ranges_of, slots_of
 
 UNDECIDED = frozenset({Step.PLANNED, Step.COPYING, Step.HANDING})  # the source owns the slots
 ENDED = frozenset({Step.DONE, Step.CANCELED, Step.FAILED})
+OWNED = frozenset({Step.MOVED, Step.DONE})  # the target does
 RUNNING = frozenset({Step.COPYING, Step.HANDING, Step.MOVED})
 _ORDER = {step: at for at, step in enumerate((Step.COPYING, Step.HANDING, Step.MOVED), start=1)}
 PART_SLOTS = 1024
@@ -134,12 +135,19 @@ def are_moves_older(view: ClusterView, seen: ClusterView) -> bool:
     restored. The record of a hand-over is not removed before it has another step."""
     for move, known in seen.moves.items():
         found = view.moves.get(move)
-        if found is not None and _progress(found.record) < _progress(known.record):
+        if found is not None and _is_earlier(found.record, known.record):
             return True
         is_gone = found is None and view.map.epoch == seen.map.epoch
         if is_gone and known.record.step is Step.HANDING:
             return True
     return False
+
+
+def _is_earlier(record: MoveRecord, known: MoveRecord) -> bool:
+    """True if this is no state of a move after the known one: an earlier one, or another end."""
+    has_ended = known.step in ENDED or known.step is Step.MOVED
+    is_same_end = (known.step in OWNED) == (record.step in OWNED)
+    return _progress(record) < _progress(known) or (has_ended and not is_same_end)
 
 
 def _progress(record: MoveRecord) -> tuple[bool, int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from millstream.commands.later.effect_slots import divide
 from millstream.commands.later.slot_pieces import SlotPieces
@@ -33,6 +33,16 @@ class SlotData:
         """The slots that have left and are not dropped yet."""
         return self._keyspace.slot_states.left
 
+    @property
+    def owned(self) -> Collection[str]:
+        """The last moves that have brought slots."""
+        return self._keyspace.slot_states.owned
+
+    @property
+    def epoch(self) -> int:
+        """The greatest one of the maps after which slots were served or freed."""
+        return self._keyspace.slot_states.epoch
+
     def is_freeing(self, ranges: Ranges) -> bool:
         """True if earlier data of these slots is not freed yet. After a failover, slots may have
         left and not be dropped, although the primary before had dropped them."""
@@ -45,8 +55,8 @@ class SlotData:
         made = Import(move, ranges, shard, *place)
         slot_effects.note_import(self._keyspace, self._effects, made)
 
-    def note_owned(self, move: str) -> None:
-        slot_effects.note_owned(self._keyspace, self._effects, move)
+    def note_owned(self, move: str, epoch: int) -> None:
+        slot_effects.note_owned(self._keyspace, self._effects, move, epoch)
 
     def take(self, payload: bytes) -> None:
         """Apply a piece or effects. EffectError: the import cannot continue."""
@@ -69,16 +79,19 @@ class SlotData:
         """The effects of a frame on the slots whose byte is 1."""
         return divide(payload, wanted)
 
-    def note_left(self, move: str, ranges: Ranges) -> None:
-        slot_effects.note_left(self._keyspace, self._effects, move, ranges)
+    def note_left(self, move: str, ranges: Ranges, shard: str) -> None:
+        slot_effects.note_left(self._keyspace, self._effects, move, ranges, shard)
 
     def note_stay(self, move: str) -> None:
         slot_effects.note_stay(self._keyspace, self._effects, move)
 
     # Both
 
-    def note_dropped(self, move: str) -> None:
-        slot_effects.note_dropped(self._keyspace, self._effects, move)
+    def note_dropped(self, move: str, epoch: int) -> None:
+        slot_effects.note_dropped(self._keyspace, self._effects, move, epoch)
+
+    def note_absent(self, move: str) -> None:
+        slot_effects.note_absent(self._keyspace, self._effects, move, self.epoch)
 
 
 def end_moves(keyspace: Keyspace, effects: Effects, owns: Callable[[int], bool]) -> None:
@@ -87,11 +100,11 @@ def end_moves(keyspace: Keyspace, effects: Effects, owns: Callable[[int], bool])
     states = keyspace.slot_states
     for move, arriving in [*states.imports.items()]:
         if owns(arriving.ranges[0][0]):
-            slot_effects.note_owned(keyspace, effects, move)
+            slot_effects.note_owned(keyspace, effects, move, states.epoch)
         else:
-            slot_effects.note_dropped(keyspace, effects, move)
+            slot_effects.note_dropped(keyspace, effects, move, states.epoch)
     for move, left in [*states.left.items()]:
         if owns(left.ranges[0][0]):
             slot_effects.note_stay(keyspace, effects, move)
         else:
-            slot_effects.note_dropped(keyspace, effects, move)
+            slot_effects.note_dropped(keyspace, effects, move, states.epoch)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from millstream.commands.admin.cluster_peers import ReturnRequest
 from millstream.errors import CommandError
 from millstream.server.cluster.cluster_view import ClusterView, Found, view_of
 from millstream.server.cluster.member_actions import Purpose
@@ -56,8 +57,22 @@ class SlotMoving:
         member, judge = service.member, self.judge
         member.moves = judge
         links.leaving.may_copy = lambda move: judge.refusal_to_copy(member, move)
+        links.leaving.target_of = self._target_of
         links.leaving.may_leave = self._may_leave
         links.arriving.on_change = service.look
+
+    def _target_of(self, move: str) -> str:
+        view = self._service.member.view
+        return view.moves[move].record.target if view is not None and move in view.moves else ""
+
+    def give_back(self, asked: ReturnRequest) -> None:
+        """The primary of the source asks whether this shard has the slots. CommandError if it may
+        have them, and TRYAGAIN until no election here loses that it has not."""
+        self._service.terms.check_member(asked.node, asked.node, asked.term)
+        refusal = self.judge.refusal_to_give_back(self._service.member, asked)
+        if refusal:
+            raise CommandError(f"ERR {refusal}")
+        self.links.arriving.give_back(asked.move)
 
     def stop(self) -> None:
         """The server stops."""
@@ -95,7 +110,8 @@ class SlotMoving:
             for name in (record.source, record.target)
         )
         arriving = self.links.arriving
-        error = arriving.problem_of(move) or arriving.obstacle_of(move) or record.reason
+        error = self.judge.returns.waits_for(move) or arriving.problem_of(move)
+        error = error or arriving.obstacle_of(move) or record.reason
         pause_ms = record.moved_ms - record.handed_ms if record.moved_ms else 0
         fields: dict[str, str | int] = {
             "id": move,
@@ -144,6 +160,8 @@ class SlotMoving:
         member = self._service.member
         if member.view is None or not member.shard or not member.is_leading:
             raise CommandError("ERR this node is not the primary of a shard")
+        if member.is_store_old:
+            raise CommandError(f"{REFUSED}: etcd has an older state than this node has seen")
         return member.view, member.shard
 
     def _planned(self, view: ClusterView, ranges: Ranges, shard: str) -> MoveRecord:
@@ -178,6 +196,16 @@ class SlotMoving:
             return move in ("", id) and record.target == shard
 
         return self._changes.begin(client_id, lambda: self._cancel(is_chosen))
+
+    def take_back(self, move: str) -> None:
+        """Serve slots again that have left, without an answer of the other shard, which is lost.
+        CommandError if this move does not wait for one."""
+        self._require_primary()
+        returns = self.judge.returns
+        if not returns.waits_for(move):
+            raise CommandError(f"ERR the move {move} does not wait for another shard")
+        returns.forced.add(move)
+        self._service.look()
 
     async def _cancel(self, is_chosen: Callable[[str, MoveRecord], bool]) -> object:
         """The number of moves that have ended."""

@@ -28,8 +28,9 @@ PAUSE_S = 0.5  # between two beginnings
 
 class StoreFollower:
     """Calls `note` with the contents whenever they may have changed, and at least every LOOK_S
-    seconds and one call of the store; `lose` whenever they cannot be read. After an unexpected
-    error, it begins again.
+    seconds and one call of the store; `lose` whenever they cannot be read. `note_gap` is called
+    before what follows a gap: what the store had meanwhile was perhaps not seen. After an
+    unexpected error, it begins again.
 
     The contents may be older than those before: the store was restored from an old copy then."""
 
@@ -38,9 +39,11 @@ class StoreFollower:
         store: Store,
         note: Callable[[Contents], object],
         lose: Callable[[Unreachable | Refused], object],
+        note_gap: Callable[[], object] = lambda: None,
     ) -> None:
         self._store = store
         self._note = note
+        self._note_gap = note_gap
         self._lose = lose
         self._contents = Contents(0, {})
         self._wanted = asyncio.Event()
@@ -56,11 +59,13 @@ class StoreFollower:
                 self._take(await self._store.read())
                 await self._watch_and_look()
             except Compacted:
+                self._note_gap()
                 continue
             except (Unreachable, Refused) as problem:
                 self._lose(problem)
             except Exception:  # for example a lack of memory
                 log.critical("the contents of etcd cannot be used", exc_info=True)
+            self._note_gap()
             await asyncio.sleep(PAUSE_S)
 
     def _take(self, contents: Contents) -> None:
@@ -100,6 +105,8 @@ class StoreFollower:
         if before <= found.revision < self._contents.revision:
             return True  # the watch has seen more meanwhile
         was_seen = found.revision >= before and found.values == self._contents.values
+        if not was_seen:
+            self._note_gap()
         self._take(found)
         return was_seen
 
