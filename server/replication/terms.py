@@ -216,6 +216,8 @@ class Terms:
         promise holds."""
         self._refuse_lower(term)
         self._refuse_doubt()
+        if self.is_leading:  # what has run in this turn belongs to the term that ends
+            self._role.persistence.commits.flush_tick()
         self._acceptance.note_promise(term)
         if self.term < term:
             self._stand()

@@ -53,6 +53,20 @@ class TermsNode(FleetNode):
         self.cluster = SimpleNamespace(peers=self._peers())
         self.known_term = 0  # of the last order
         self.suspended_at_ms: int | None = None
+        self._judge_frames()
+
+    def _judge_frames(self) -> None:
+        """A server that is not the primary of its term records nothing but the frame with which a
+        term begins, and the frames that it receives."""
+        commits = self.persistence.commits
+        commit = commits.commit
+
+        def judged(payload: bytes | None) -> int:
+            is_first = payload == b"" and commits.first_effect is not None
+            demand(self.terms.is_leading or is_first, f"{self.index} is no primary: {payload!r}")
+            return commit(payload)
+
+        commits.commit = judged  # type: ignore[method-assign]
 
     def lease_ms(self) -> int:
         return self.loop.time_ms
