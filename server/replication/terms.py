@@ -216,8 +216,6 @@ class Terms:
         promise holds."""
         self._refuse_lower(term)
         self._refuse_doubt()
-        if self.is_leading:  # what has run in this turn belongs to the term that ends
-            self._role.persistence.commits.flush_tick()
         self._acceptance.note_promise(term)
         if self.term < term:
             self._stand()
@@ -315,6 +313,8 @@ class Terms:
         return last.history != "" or last.number == 0
 
     def _end_leading(self) -> None:
+        if self.is_leading:  # what has run in this turn belongs to the term that ends
+            self._persistence.commits.flush_tick()
         self._histories.term = 0
         self.confirming.end()
 
