@@ -51,8 +51,9 @@ class Nodes(Protocol):
         """The address of a node that has not failed. `local` is that of the gateway to which a
         client has connected."""
 
-    def ports_for(self, *, is_tls: bool) -> Mapping[int, int]:
-        """The ports for a client with TLS or without, by those that nodes tell the gateway."""
+    def ports_for(self, *, is_tls: bool) -> Mapping[bytes, int]:
+        """The ports for a client with TLS or without, by the IDs of the nodes, if nodes tell the
+        gateway others."""
 
     def unreachable(self, node: int) -> bytes:
         """The reply to a request for a node that cannot be asked."""
@@ -86,6 +87,7 @@ class MachineNodes:
         folder: Path | None = None,
     ) -> None:
         """`folder`: the directory of the nodes, if they may have Unix sockets for gateways."""
+        self._ids = [one.node.encode() for one in slot_map.shards]
         self._folders = [None if folder is None else folder / one.folder for one in slot_map.shards]
         self.name, self.repeats = "" if asking is None else asking.folder, False
         self.routes = Routes(slot_map.indices())
@@ -106,12 +108,13 @@ class MachineNodes:
             return Place(host, port, None, self._folders[node] if _is_address(host) else None)
         return Place(local, self._port + node + 1, None, self._folders[node])
 
-    def ports_for(self, *, is_tls: bool) -> Mapping[int, int]:
+    def ports_for(self, *, is_tls: bool) -> Mapping[bytes, int]:
+        if not is_tls:
+            return {}
         if self._asking is not None:
-            pairs = zip(self._asking.ports, self._asking.tls_ports, strict=False)
-            return dict(pairs) if is_tls else {}
-        after = range(1, len(self.all) + 1) if is_tls and self._tls_port else ()
-        return {self._port + number: self._tls_port + number for number in after}
+            return dict(zip(self._ids, self._asking.tls_ports, strict=False))
+        after = enumerate(self._ids, start=self._tls_port + 1) if self._tls_port else ()
+        return {node: port for port, node in after}
 
     def unreachable(self, node: int) -> bytes:
         return b"-CLUSTERDOWN Hash slot not served: node %04d cannot be reached\r\n" % (node + 1)

@@ -189,12 +189,14 @@ class StoredNodes:
             host = local
         return Place(host, port, self._tls)
 
-    def ports_for(self, *, is_tls: bool) -> Mapping[int, int]:
+    def ports_for(self, *, is_tls: bool) -> Mapping[bytes, int]:
         if is_tls == (self._tls is not None):
             return {}
-        pairs = [(record.port, record.tls_port) for record in self._known.values()]
-        known = [pair if is_tls else pair[::-1] for pair in pairs]
-        return {here: there for here, there in known if here and there}
+        ports = {
+            node.encode(): record.tls_port if is_tls else record.port
+            for node, record in self._known.items()
+        }
+        return {node: port for node, port in ports.items() if port}
 
     def unreachable(self, node: int) -> bytes:
         if node == NOBODY:

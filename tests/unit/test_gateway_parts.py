@@ -325,13 +325,14 @@ def test_a_random_key_may_be_of_any_node() -> None:
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_ports_of_the_other_kind_are_told(protocol: int) -> None:
-    """Slots that are equal to ports stay, and so do nodes without another port."""
+    """Slots that are equal to ports stay, and so do nodes without another port. Nodes of different
+    machines may have one port, and different other ones."""
 
     def slots(first: int, second: int) -> list[object]:
         extra: dict[bytes, bytes] = {b"hostname": b"n1"}
         return [
             [0, 6456, [b"10.0.0.1", first, b"a" * 40, extra], [None, second, b"b" * 40, {}]],
-            [6457, 16383, [b"", 7000, b"c" * 40, {}]],
+            [6457, 16383, [b"", 6456, b"c" * 40, {}]],
         ]
 
     def nodes(first: int, second: int) -> Verbatim:
@@ -340,15 +341,17 @@ def test_ports_of_the_other_kind_are_told(protocol: int) -> None:
             b"%b\n%b" % (line % (b"a" * 40, first, first), other % (b"b" * 40, second, second))
         )
 
-    ports = {6456: 10456, 6457: 9}
+    ports = {b"a" * 40: 10456, b"b" * 40: 9}
     for told in (slots, nodes, lambda *pair: [bytes(nodes(*pair))] * 2):
-        before, after = (encode_reply(told(*pair), protocol) for pair in ((6456, 6457), (10456, 9)))
+        before, after = (encode_reply(told(*pair), protocol) for pair in ((6456, 6456), (10456, 9)))
         assert with_ports(before, ports) == after
         assert with_ports(before, {}) == before
 
 
 def test_clients_with_tls_are_told_the_ports_for_tls() -> None:
-    nodes = MachineNodes(new_map(2), 6455, 7000)
-    assert nodes.ports_for(is_tls=True) == {6456: 7001, 6457: 7002}
+    slot_map = new_map(2)
+    first, second = (one.node.encode() for one in slot_map.shards)
+    nodes = MachineNodes(slot_map, 6455, 7000)
+    assert nodes.ports_for(is_tls=True) == {first: 7001, second: 7002}
     assert nodes.ports_for(is_tls=False) == {}
     assert MachineNodes(new_map(2), 6455).ports_for(is_tls=True) == {}

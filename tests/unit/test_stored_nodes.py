@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from millstream.server.gateway.stored_nodes import StoredNodes
 
 A, B, C = (new_id() for _ in range(3))
 PORTS = {A: 7001, B: 7002, C: 7003}
+TLS_PORTS: dict[str, int] = {}
 HALF = 8191
 DOWN = b"-CLUSTERDOWN Hash slot not served: shard %s cannot be reached\r\n"
 
@@ -66,7 +68,9 @@ class Stored:
         found[SHARD + "s2"] = encode(ShardRecord(B, 1, C, (C,), 1, 0))
         for node, port in [*PORTS.items(), *((node, 7009) for node in strangers)]:
             if node != gone:
-                found[NODE + node] = encode(NodeRecord("127.0.0.1", port, 0, "", "", "1", "s1"))
+                tls_port = TLS_PORTS.get(node, 0)
+                record = NodeRecord("127.0.0.1", port, tls_port, "", "", "1", "s1")
+                found[NODE + node] = encode(record)
         self._revision += 1
         self.nodes.take(Contents(self._revision, {n: Value(d, 1, 0) for n, d in found.items()}))
 
@@ -135,6 +139,16 @@ def test_nodes_that_have_left_are_forgotten(stored: Stored) -> None:
     assert len(stored.nodes._known) == 4
     stored.take(A, 1, gone=A)
     assert stored.nodes._known.keys() == {A, B, C}
+
+
+def test_nodes_of_two_machines_may_have_one_port(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "PORTS", dict.fromkeys(PORTS, 7001))
+    monkeypatch.setattr(sys.modules[__name__], "TLS_PORTS", {A: 8001, B: 8002})
+    stored.take(A, 2)
+    assert stored.nodes.ports_for(is_tls=True) == {A.encode(): 8001, B.encode(): 8002}
+    assert stored.nodes.ports_for(is_tls=False) == {}
 
 
 def test_nodes_with_tls_only_are_named(
