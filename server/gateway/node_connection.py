@@ -20,6 +20,7 @@ from millstream.server.gateway.reply_scanner import ReplyError, ReplyScanner
 from millstream.server.gateway.spread_requests import SpreadPart
 from millstream.server.monitor.line_limit import LineLimit
 from millstream.server.monitor.log import LOGGER
+from millstream.server.replication.name_lookup import connect_to_host
 
 # Of a client's replies that wait for earlier ones, and of requests that wait for a connection.
 WAITING_MAX_BYTES = 1 << 20
@@ -130,9 +131,12 @@ class NodeConnection(asyncio.Protocol):
                     self._introduction = introduction(self._client.session.address, host)
                     await loop.create_unix_connection(lambda: self, sock=found)
                     return
-                await loop.create_connection(
-                    lambda: self, host, port, ssl=tls, server_hostname=name
-                )
+                await connect_to_host(
+                    host, port,
+                    lambda address: loop.create_connection(
+                        lambda: self, address, port, ssl=tls, server_hostname=name
+                    ),
+                )  # fmt: skip
         except (OSError, TimeoutError) as problem:
             LOGGER.debug("gateway  %s:%d: %s", host, port, problem)
             if isinstance(problem, OSError) and problem.errno == errno.EMFILE:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import h11
 
 from millstream.server.cluster.store.etcd_requests import Call
+from millstream.server.replication.name_lookup import connect_to_host
 
 RECEIVED_BYTES = 65536
 HEADER_MAX = 16384  # bytes
@@ -113,11 +114,16 @@ async def send(
 ) -> AsyncIterator[Reply]:
     """Send a request; the reply, for as long as it is read. NotSent if no connection is made within
     the limit, which holds for nothing else."""
+    _, host, port, tls = endpoint
+    name = host if tls is not None else None
     try:
         async with asyncio.timeout(limit_s):
-            reader, writer = await asyncio.open_connection(
-                endpoint.host, endpoint.port, ssl=endpoint.tls
-            )
+            reader, writer = await connect_to_host(
+                host, port,
+                lambda address: asyncio.open_connection(
+                    address, port, ssl=tls, server_hostname=name
+                ),
+            )  # fmt: skip
     except TimeoutError:
         raise NotSent("no connection in time") from None
     except (OSError, ssl.CertificateError) as problem:
