@@ -214,6 +214,8 @@ class MemberNode:
             self.service.stop()
         if self.moving is not None:
             self.moving.stop()
+        if self.moves is not None:
+            self.moves.stop()
         if self.relay is not None:
             self.relay.close()
         if self.users is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 from tests.sim import net
 from tests.sim.moving_fleet import MOVE, RANGES, MovingFleet, MovingNode, contents
 
 from millstream.errors import CommandError
+from millstream.server.cluster.member_node import MemberNode
 from millstream.server.cluster.peers import WRONG_SECRET
 from millstream.server.cluster.slot_moves import slot_feed
 from millstream.server.cluster.slot_moves.arrivals import Arrivals
@@ -16,6 +18,7 @@ from millstream.server.cluster.slot_moves.departures import MISSING_MAX, Departu
 from millstream.server.cluster.slot_moves.move_links import MoveLinks
 from millstream.server.cluster.slot_moves.slot_data import SlotData
 from millstream.server.cluster.slot_moves.slot_import import Phase, SlotImport
+from millstream.server.config.directives import Config
 from millstream.storage.keyspace.slot_ranges import Ranges
 
 FULL = "MISCONF Errors writing to the AOF file: No space left on device"
@@ -93,6 +96,31 @@ def test_a_hand_over_that_was_taken_back_does_not_count(seed: int) -> None:
     assert not fleet.leaving.has_left(MOVE)  # round 8 is not allowed yet
     fleet.hand_over(8)
     fleet.judge()
+
+
+def stop(node: MovingNode) -> None:
+    unused: Any = None
+    member = MemberNode("a" * 40, Config(), unused, lambda: False, lambda: 0)
+    member.moves = node.moves
+    member.stop()
+
+
+def test_nothing_of_a_move_arrives_after_the_stop_of_its_target() -> None:
+    """It would be recorded after the last frame is on the disk."""
+    fleet = MovingFleet(1)
+    fleet.follow()
+    stop(fleet.target)
+    last_seq, before = fleet.target.persistence.commits.last_seq, fleet.writes
+    fleet.until(lambda: fleet.writes > before + 50)
+    assert fleet.target.persistence.commits.last_seq == last_seq
+    assert not fleet.leaving.feeds
+
+
+def test_no_slot_leaves_after_the_stop_of_its_source() -> None:
+    fleet = MovingFleet(1)
+    fleet.follow()
+    stop(fleet.source)
+    assert not fleet.leaving.feeds
 
 
 def test_a_target_without_memory_says_so() -> None:

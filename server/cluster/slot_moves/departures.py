@@ -246,6 +246,11 @@ class Departures:
             self._parts.data.note_dropped(move, epoch)
             self._parts.persistence.commits.flush_tick()
 
+    def end_all(self, reason: str) -> None:
+        """End all links."""
+        for feed in list(self._by_client.values()):
+            feed.drop(reason)
+
     def end(self, move: str, reason: str) -> None:
         """End the link of a move."""
         for feed in list(self._by_client.values()):

@@ -44,6 +44,11 @@ class MoveLinks:
         role.terms.confirming.when_confirmed = self._note_safe
         role.persistence.commits.follow(self)
 
+    def stop(self) -> None:
+        """The server stops: no link records anything after its last frame is on the disk."""
+        self.arriving.halt_all()
+        self.leaving.end_all("this server stops")
+
     def safe_seq(self) -> int:
         """The last frame that no election loses, and that is on the disk here."""
         on_disk_seq = self._role.persistence.commits.on_disk_seq
