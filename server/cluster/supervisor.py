@@ -4,7 +4,8 @@ stops all of them.
 It serves no client itself. Each process has one end of a socket pair: over it, the process says
 that it is ready, and the supervisor sends the states of the nodes. A process that ends is started
 again after 1, 2, 4 .. 30 seconds. If one cannot be started the first time, the others are stopped
-and the supervisor ends: the configuration has to be corrected. Gateways are stopped first.
+and the supervisor ends: the configuration has to be corrected. Gateways are started when all nodes
+serve clients, or 5 seconds later than the nodes, and are stopped first.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ LONGEST_PAUSE_S = 30.0
 STABLE_S = 60.0
 BETWEEN_S = 1.0
 SILENT_S = 5.0  # a node that has sent no state for this long hangs
+GATEWAY_START_S = 5.0  # a gateway waits no longer for nodes at the start
 GATEWAY_STOP_S = 5.0  # a gateway that has not ended by then hangs
 LINE_BYTES = 64 << 20  # the rules of a user may be long
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
@@ -180,6 +182,7 @@ class Supervisor:
         self._pid_file = PidFile(config.located(config.pidfile))
         self._supervision = Supervision(config.supervised)
         self._stopping = asyncio.Event()
+        self._gateways_due = asyncio.Event()  # all nodes serve, or a stop was requested
         self._has_failed = False
         self._is_told_ready = False
 
@@ -226,6 +229,9 @@ class Supervisor:
 
     async def _keep_running(self, node: NodeProcess) -> None:
         pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        if node in self._gateways:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gateways_due.wait(), GATEWAY_START_S)
         while not self._stopping.is_set():
             begun_s = time.monotonic()
             try:
@@ -278,6 +284,8 @@ class Supervisor:
     def _note_change(self) -> None:
         """The health of a node has changed: tell the others at once."""
         self._send_states()
+        if all(node.health == ONLINE for node in self._nodes):
+            self._gateways_due.set()
         if not self._is_told_ready and all(node.health == ONLINE for node in self._all()):
             self._is_told_ready = True
             where = self._where()
@@ -346,6 +354,7 @@ class Supervisor:
             LOGGER.info("stopping: received %s", signal.Signals(number).name)
             self._supervision.stopping()
             self._stopping.set()
+            self._gateways_due.set()
         if is_first and self._has_gateway():
             for gateway in self._gateways:
                 gateway.signal(signal.SIGTERM)

@@ -41,8 +41,13 @@ from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
 LOCAL = "127.0.0.1"
 PING = b"*1\r\n$4\r\nPING\r\n"
+PING_REFUSED = b"-NOPERM "  # to a client that is logged in
 UNKNOWN = (b"-NOAUTH ", b"-WRONGPASS ")  # a client that is not logged in
 IS_FULL = attrgetter("is_full")  # of a connection to a node
+SUBSCRIBED = (
+    "Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed "
+    "in this context"
+)
 REFUSED = "-ERR %s is not served by the gateway: connect to a node\r\n"
 
 
@@ -228,6 +233,13 @@ class Client(asyncio.Protocol):
         used = self._subscriptions.nodes()
         for node, upstream in self.upstreams.items():
             upstream.has_messages = node in used
+        self._reader.keeps_together = not (self._transaction.is_open or self._is_limited)
+
+    @property
+    def _is_limited(self) -> bool:
+        """True for a client with subscriptions that gets them as replies: few commands are allowed,
+        as at a node."""
+        return not self.session.is_resp3 and bool(self._subscriptions)
 
     def _set_reading(self, wanted: bool) -> None:
         if wanted != self._is_reading and not self._is_closed:
@@ -246,7 +258,19 @@ class Client(asyncio.Protocol):
         row, kind, words, raw = reader.command, reader.kind, reader.words, reader.raw
         if row is None or (kind != policies.TRANSACTION and not _takes(row, len(words))):
             self._transaction.send_keyless(raw)
-        elif kind == policies.REFUSED:
+        elif self._is_limited and "subscribed" not in row.traits:
+            self._answer(encode_error(SUBSCRIBED % row.name))
+        elif self._is_limited and row.name == "ping":  # a node without subscriptions says PONG
+            self._sending.send(min(self._subscriptions.nodes()), raw)
+        elif not reader.is_trusted and (kind == policies.REFUSED or row.name == "multi"):
+            run = partial(self._treat, row, kind, words, raw)
+            self._alone(partial(self._sending.ask_aside, PING, partial(self._note_login, run)))
+        else:
+            self._treat(row, kind, words, raw)
+
+    def _treat(self, row: Command, kind: int, words: list[bytes], raw: bytes) -> None:
+        """A known command."""
+        if kind == policies.REFUSED:
             self._transaction.refuse(REFUSED, words)
         elif row.name == "quit":
             self._answer(OK)
@@ -345,6 +369,15 @@ class Client(asyncio.Protocol):
             self._answer(encode_error(self._reader.error))
             self._is_ending = True
         self._reader.is_trusted = True
+
+    def _note_login(self, run: Callable[[], None], reply: bytes) -> None:
+        """Run a request that the gateway answers itself, if the client may send requests."""
+        if reply.startswith(UNKNOWN):
+            self._answer(reply)
+            return
+        is_known = reply.startswith(PING_REFUSED) or not reply.startswith(b"-")
+        self._reader.is_trusted = self._reader.is_trusted or is_known
+        run()
 
     def _tell_all(self, raw: bytes, merge: Merge) -> None:
         home = self._sending.home_node()

@@ -12,6 +12,11 @@ from millstream.server.config.directives import Config
 from millstream.server.gateway.machine_nodes import Nodes
 from millstream.server.serve_cli import ServeCommand, as_directives, config_option
 
+BOTH = (
+    "a gateway takes --dir for the nodes of this machine, or --name and --etcd for those of many, "
+    "not both"
+)
+
 
 @click.command(
     cls=ServeCommand,
@@ -50,11 +55,15 @@ def gateway(
     it is stopped (Ctrl-C, SIGTERM). There may be any number of them, also on one port."""
     named = {"port": port, "bind": bind, "dir": dir}
     named |= {f"cluster-{name.replace('_', '-')}": value for name, value in of_cluster.items()}
+    from millstream.errors import StartError
     from millstream.server.gateway.gateway_process import serve_nodes
 
     def nodes_of(config: Config) -> Nodes:
-        is_of_machine = dir is not None and not config.cluster.name and not config.cluster.etcd
-        return _nodes_of_machine(config) if is_of_machine else _stored_nodes(config)
+        if dir is None:
+            return _stored_nodes(config)
+        if config.cluster.name or config.cluster.etcd:
+            raise StartError(BOTH)
+        return _nodes_of_machine(config)
 
     sys.exit(serve_nodes(file, [*directives, *as_directives(named)], nodes_of, is_shared=True))
 

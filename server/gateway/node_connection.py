@@ -7,11 +7,14 @@ itself (HELLO, AUTH, its name). Requests wait until the node has accepted that.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from millstream.server.clients import PROTECTED, TOO_MANY_CLIENTS
 from millstream.server.cluster.gateway_socket import introduction, socket_to_node
 from millstream.server.gateway.client_session import ClientSession
 from millstream.server.gateway.expected_replies import Call, Kept, Run
@@ -28,6 +31,8 @@ CONNECT_S = 5.0
 RETIRE_S = 2.0  # for the replies of a node that has another address now
 MESSAGES = (b"message", b"pmessage", b"smessage")
 FEW_FILES = LineLimit()
+CLIENT_REFUSALS = (TOO_MANY_CLIENTS, PROTECTED)  # before a node has read anything
+REFUSAL_MAX_BYTES = 1024
 CLOSED = b"sunsubscribe"  # without a request: the slot of a shard channel has moved
 CLOSED_STARTS = tuple(kind + b"3\r\n$12\r\n" + CLOSED for kind in (b"*", b">"))
 SHARD_KINDS = (b"ssubscribe", CLOSED)
@@ -96,6 +101,7 @@ class NodeConnection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._is_choked = False
+        self._is_new = True  # nothing was received
         self._is_ready = self._has_ended = self._is_paused = False
         self._opening: asyncio.Task[None] | None = None
         self._when_ended: Callable[[], object] | None = None
@@ -219,6 +225,11 @@ class NodeConnection(asyncio.Protocol):
     # Replies
 
     def data_received(self, data: bytes) -> None:
+        if self._is_new:
+            self._is_new = False
+            if data.startswith(CLIENT_REFUSALS):
+                self.refuse(data, has_read=False)
+                return
         data, self._rest = self._rest + data, b""
         try:
             at = 0
@@ -396,14 +407,14 @@ class NodeConnection(asyncio.Protocol):
 
     # The end
 
-    def refuse(self, error: bytes) -> None:
+    def refuse(self, error: bytes, *, has_read: bool = True) -> None:
         """The node does not serve this client: all requests, none of which was sent, get this
-        error."""
+        error. Those that were sent may have run, if the node has read any."""
         if self._has_ended:
             return
         was_ready = self._is_ready
         self.close()
-        if was_ready and self.expected:
+        if was_ready and has_read and self.expected:
             self._client.upstream_ended(self, lost=True)
             return
         self._client.upstream_ended(self, lost=False)
@@ -432,6 +443,10 @@ class NodeConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._has_ended:
             return
+        refusal = self._unread() if self._is_new and exc is not None else b""
+        if refusal.startswith(CLIENT_REFUSALS):
+            self.refuse(refusal, has_read=False)
+            return
         if not self._is_ready:
             self.refuse(self.unreachable)
             return
@@ -441,6 +456,15 @@ class NodeConnection(asyncio.Protocol):
             self._client.finish_turn()
             return
         self._client.upstream_ended(self, lost=bool(self.expected) or self.has_messages)
+
+    def _unread(self) -> bytes:
+        """The bytes that had arrived when a write failed: the transport ends without them."""
+        ended = None if self._transport is None else self._transport.get_extra_info("socket")
+        if ended is None or ended.fileno() < 0:
+            return b""
+        with contextlib.suppress(OSError):
+            return os.read(ended.fileno(), REFUSAL_MAX_BYTES)
+        return b""
 
     def close(self) -> None:
         self._has_ended = True

@@ -30,6 +30,9 @@ class Subscriptions:
         self._counts: dict[tuple[bytes, bytes], int] = {}
         self._unconfirmed: set[bytes] = set()
 
+    def __bool__(self) -> bool:
+        return any(self._held.values())
+
     def nodes(self) -> set[int]:
         return {node for held in self._held.values() for node in held.values()}
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 
 import pytest
+import uvloop
 from tests.support.gateway_wires import Gate
 from tests.support.resp import encode_command
 
@@ -189,3 +191,104 @@ def test_shard_channels_of_all_nodes_are_counted(gate: Gate, is_resp3: bool) -> 
     nodes[2].data_received(said(CLOSED, b"c", 0))
     ended = [said(CLOSED, b"c", 2), said(CLOSED, b"a", 1), said(CLOSED, b"{a}2", 0)]
     assert gate.wire.taken() == b"".join(ended)
+
+
+# ---------------------------------------------------------------- what the gateway answers itself
+
+NOAUTH = b"-NOAUTH Authentication required.\r\n"
+
+
+@pytest.mark.parametrize("line", ["MULTI", "CONFIG GET port", "CLIENT LIST"])
+def test_a_client_has_to_log_in_for_what_the_gateway_answers(gate: Gate, line: str) -> None:
+    gate.ask(line, line)
+    for _ in range(2):
+        [home] = gate.upstreams.values()
+        home.flush()  # a connection is usually made later
+        assert gate.wires[home.node].taken() == encode_command(["PING"])
+        assert gate.wire.taken() == b""
+        gate.upstreams.clear()
+        home.data_received(NOAUTH)
+        assert gate.wire.taken() == NOAUTH
+    gate.ask("MULTI", "CONFIG GET port")
+    [home] = gate.upstreams.values()
+    home.data_received(b"-NOPERM this user has no permissions to run the 'ping' command\r\n")
+    assert gate.wire.taken().startswith(b"+OK\r\n-ERR CONFIG is not served by the gateway")
+
+
+def test_a_transaction_after_the_question_is_one(gate: Gate) -> None:
+    gate.ask("MULTI", "SET a 1")
+    [home] = gate.upstreams.values()
+    home.data_received(b"+PONG\r\n")
+    assert gate.wire.taken() == b"+OK\r\n"
+    node = node_of(gate, "a")
+    assert gate.wires[node].taken() == encode_command(["MULTI"]) + encode_command(["SET", "a", "1"])
+    gate.upstreams[node].data_received(b"+OK\r\n+QUEUED\r\n")
+    assert gate.wire.taken() == b"+QUEUED\r\n"
+    gate.ask("GET b")
+    assert gate.wire.taken().startswith(b"-CROSSSLOT ")
+
+
+@pytest.mark.parametrize("command", ["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"])
+def test_a_subscriber_without_resp3_may_send_few_commands(gate: Gate, command: str) -> None:
+    gate.ask(f"{command} x", "GET a", "MULTI", "CONFIG GET port", "HELLO 3")
+    [upstream] = gate.upstreams.values()
+    upstream.data_received(encode_reply([command.lower().encode(), b"x", 1]))
+    gate.upstreams.clear()
+    said = gate.wire.taken().split(b"\r\n")[-5:-1]
+    for name, line in zip(("get", "multi", "config|get", "hello"), said, strict=True):
+        assert line == (
+            b"-ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / "
+            b"RESET are allowed in this context" % name.encode()
+        )
+    assert not gate.upstreams
+    gate.ask("PING")
+    upstream.data_received(encode_reply([b"pong", b""]))
+    assert gate.wire.taken() == encode_reply([b"pong", b""])
+    ended = command.lower().replace("sub", "unsub").encode()
+    gate.ask(ended.decode(), "GET a")
+    upstream.data_received(encode_reply([ended, b"x", 0]))
+    gate.wire.taken()
+    found = gate.upstreams.get(node_of(gate, "a"), upstream)
+    assert found.node == node_of(gate, "a")
+    found.data_received(b"+value\r\n")
+    assert gate.wire.taken() == b"+value\r\n"
+
+
+# ---------------------------------------------------------------- nodes that refuse a client
+
+FULL = b"-ERR max number of clients reached\r\n"
+
+
+def test_a_node_that_takes_no_more_clients_has_run_nothing(gate: Gate) -> None:
+    gate.ask("GET a", "GET a", "MGET a b")
+    for upstream in list(gate.upstreams.values()):
+        upstream.data_received(FULL)
+        upstream.connection_lost(None)
+    assert gate.wire.taken() == FULL * 3
+    gate.ask("GET a")  # on a connection of its own
+    gate.upstreams[node_of(gate, "a")].data_received(b"+value\r\n")
+    assert gate.wire.taken() == b"+value\r\n"
+    assert not gate.wire.is_closed
+
+
+def test_the_error_of_a_node_is_read_after_a_failed_write() -> None:
+    gate = Gate()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        upstream = gate.client.upstreams[node_of(gate, "a")] = NodeConnection(
+            gate.client, node_of(gate, "a"), b"-CLUSTERDOWN\r\n"
+        )
+        await loop.create_unix_connection(lambda: upstream, sock=ours)
+        theirs.sendall(FULL)
+        theirs.close()
+        gate.ask("GET a", "GET a")
+        async with asyncio.timeout(10):
+            while not (gate.wire.written or gate.wire.is_closed):
+                await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+    assert gate.wire.taken() == FULL * 2
+    assert not gate.wire.is_closed

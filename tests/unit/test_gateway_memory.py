@@ -134,6 +134,8 @@ def test_a_client_that_has_logged_in_is_not_asked_about(opened: list[NodeConnect
 def test_a_transaction_does_not_get_the_question(opened: list[NodeConnection]) -> None:
     gate = Gate()
     gate.ask("MULTI", "GET x")
+    [(question, _)] = connect(opened)
+    question.data_received(b"-LOADING the node cannot say it\r\n")
     [(node, wire)] = connect(opened)
     node.data_received(b"+OK\r\n+QUEUED\r\n")
     wire.taken()

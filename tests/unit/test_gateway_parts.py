@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.support.resp import encode_command
 
 from millstream.commands.runtime.replies import Push, Simple, Verbatim
@@ -15,6 +17,7 @@ from millstream.commands.table.loader import load_table
 from millstream.commands.table.registry import COMMANDS
 from millstream.server.cluster.slot_map import new_map
 from millstream.server.gateway import request_policies
+from millstream.server.gateway.gateway_cli import gateway
 from millstream.server.gateway.machine_nodes import MachineNodes
 from millstream.server.gateway.merging import (
     as_standalone,
@@ -355,3 +358,10 @@ def test_clients_with_tls_are_told_the_ports_for_tls() -> None:
     assert nodes.ports_for(is_tls=True) == {first: 7001, second: 7002}
     assert nodes.ports_for(is_tls=False) == {}
     assert MachineNodes(new_map(2), 6455).ports_for(is_tls=True) == {}
+
+
+@pytest.mark.parametrize("words", ["--name n --etcd http://h:1", "--name n"])
+def test_a_gateway_is_for_one_machine_or_for_many(tmp_path: Path, words: str) -> None:
+    found = CliRunner().invoke(gateway, ["--dir", str(tmp_path), *words.split()])
+    assert found.exit_code == 1
+    assert "a gateway takes --dir for the nodes of this machine, or --name and" in found.output

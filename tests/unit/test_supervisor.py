@@ -8,6 +8,8 @@ import os
 import signal
 import struct
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from millstream.server.cluster.node_settings import check_directives, check_port
 from millstream.server.cluster.relay import NAME as PEER
 from millstream.server.cluster.relay import Peer, Relay
 from millstream.server.cluster.shared_users import NAME, SharedUsers, open_users
-from millstream.server.cluster.supervisor import Supervisor
+from millstream.server.cluster.supervisor import NodeProcess, Supervisor
 from millstream.server.cluster.unix_sockets import ask_supervisor, listening_socket
 from millstream.server.config.directives import Config
 from millstream.server.config.lines import Line
@@ -159,6 +161,50 @@ def test_a_gateway_that_hangs_does_not_keep_the_nodes(
             return await task
 
     assert asyncio.run(run()) == 1  # not all have ended well
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_gateway_is_started_after_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """Unless a node takes too long."""
+    monkeypatch.setattr(module, "GATEWAY_START_S", 0.01 if is_late else 1000)
+    sleeping = [sys.executable, "-c", "import time; time.sleep(1000)"]
+
+    async def run() -> int:
+        users = SharedUsers(tmp_path / NAME)
+        first = sleeping if is_late else command(tmp_path, 1)
+        one = Supervisor(Config(dir=tmp_path, port=7000), [first], users, [command(tmp_path, 0)])
+        (node,), (gateway,) = one._nodes, one._gateways
+        found: list[str] = []
+        monkeypatch.setattr(gateway, "run", partial(noted, found, node, gateway.run))
+        task = asyncio.create_task(one.run())
+        await until(lambda: gateway.health == "online")
+        assert found == ["loading" if is_late else "online"]
+        one._stop(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            return await task
+
+    assert asyncio.run(run()) == 0
+
+
+async def noted(found: list[str], node: NodeProcess, start: Callable[[], Awaitable[int]]) -> int:
+    """Start a gateway, and note the health of a node before."""
+    found.append(node.health)
+    return await start()
+
+
+def test_a_gateway_that_still_waits_for_nodes_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "notes1.fails").write_text("1")
+
+    async def run() -> int:
+        users, nodes = SharedUsers(tmp_path / NAME), [command(tmp_path, 1)]
+        one = Supervisor(Config(dir=tmp_path, port=7000), nodes, users, [command(tmp_path, 0)])
+        async with asyncio.timeout(4):
+            return await one.run()
+
+    assert asyncio.run(run()) == 1
+    assert not notes(tmp_path, 0)
 
 
 # ---------------------------------------------------------------- users
