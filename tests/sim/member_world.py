@@ -562,6 +562,8 @@ class Node:
 class World:
     """One shard, its store, and what happens to them."""
 
+    module = "tests.sim.member_world"  # plays a seed again
+
     def __init__(self, seed: int, steps: int = STEPS, size: tuple[int, int] | None = None) -> None:
         self.seed, self.steps = seed, steps
         self.chance = chance = random.Random(seed)
@@ -680,7 +682,7 @@ class World:
         lines = "\n  ".join(self.trace)
         return (
             f"{type(problem).__name__}: {problem}\nM {self.size}, N {self.durable}\nlast events:\n"
-            f"  {lines}\nplay it again: python -m tests.sim.member_world {self.seed}"
+            f"  {lines}\nplay it again: python -m {self.module} {self.seed} --steps {self.steps}"
         )
 
     def _step(self) -> None:

@@ -381,6 +381,8 @@ class MoveNode(Node):
 class MoveWorld(World):
     """Three shards, or two, and the moves between them."""
 
+    module = "tests.sim.move_world"
+
     def __init__(self, seed: int, steps: int = STEPS, size: tuple[int, int] | None = None) -> None:
         super().__init__(seed, steps, size)
         if size is None:
@@ -588,7 +590,7 @@ class MoveWorld(World):
     def end(self) -> None:
         """Everything works again: every move ends, and all slots are served with all writes."""
         self.lost_replies = self.slow = self.full_disks = self.trouble = self.set_backs = 0
-        self.pass_time(2 * AWAY_MS)
+        self.pass_time(2 * AWAY_MS)  # trouble that was planned before comes, and is healed, too
         self.heal()
         self.store.commit([], [Change(BACKUP_LOCK, None)])
         self.pass_time(20_000)

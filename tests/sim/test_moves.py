@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.sim import move_world
-from tests.sim.member_world import NODE_TIMEOUT_MS
+from tests.sim.member_world import NODE_TIMEOUT_MS, WorldFailure
 from tests.sim.move_world import AWAY_MS, MoveNode, MoveReplica, MoveWorld, play
 from tests.sim.promises import BrokenPromise
 from tests.sim.store_model import StoreState
@@ -28,6 +33,7 @@ from millstream.server.cluster.store.records import (
 )
 from millstream.server.cluster.store.store import Change, Compare
 
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = 150
 EVENTS = {"LEAVE", "STAY", "OWN", "DROP", "cancels", Step.DONE, Step.CANCELED}
 KINDS = {"crash", "freeze", "stand", "cut", "no-store"}
@@ -296,6 +302,45 @@ def test_a_copy_that_waits_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     world.pass_time(WAITS_MS + 1000)
     assert world.view.moves["1"].record.reason == move_judge.NO_TARGET
     world.end()
+
+
+@pytest.mark.parametrize("size", [(1, 0), (2, 1)])
+def test_trouble_that_comes_after_the_play_is_healed(size: tuple[int, int]) -> None:
+    """Two members that reach etcd and not each other elect each other without end."""
+    world = begun(size)
+    world.plan(((0, 5000),), "s2")
+
+    def cut() -> None:
+        world.cut = {frozenset(pair) for pair in combinations(world.nodes, 2)}
+
+    world.at(world.now_ms + 200, cut)
+    world.end()
+    assert step_of(world) is Step.DONE
+
+
+def test_a_failure_names_the_command_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(world: MoveWorld) -> None:
+        raise BrokenPromise("nothing is checked")
+
+    monkeypatch.setattr(MoveWorld, "end", broken)
+    with pytest.raises(WorldFailure, match=r"python -m tests\.sim\.move_world 7 --steps 5$"):
+        play(7, 5)
+
+
+def test_a_seed_plays_the_same_in_another_process() -> None:
+    """The order of a set of texts is another one in each process."""
+    played = set()
+    for hash_seed in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, "-m", "tests.sim.move_world", "--seeds", "3", "--steps", "80"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        played.add(run.stdout)
+    assert len(played) == 1
 
 
 def test_two_moves_of_a_shard_run_and_others_wait() -> None:
