@@ -19,6 +19,7 @@ from millstream.server.gateway import request_policies as policies
 from millstream.server.gateway.client_requests import Sending, slot_of
 from millstream.server.gateway.client_session import ClientSession
 from millstream.server.gateway.client_transaction import ClientTransaction
+from millstream.server.gateway.closing_connections import ClosingConnections
 from millstream.server.gateway.expected_replies import Answer, Run
 from millstream.server.gateway.machine_nodes import Nodes
 from millstream.server.gateway.merging import (
@@ -60,6 +61,7 @@ class Host(Protocol):
     retry_s: float
     requests: int
     unserved: int
+    closing: ClosingConnections
 
     def opened(self, client: Client) -> bytes | None:
         """Registers a client; an error if it is refused."""
@@ -122,6 +124,7 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
+        self._host.closing.discard(self._transport)
         self._sending.close()
         for read in self._waits:
             read.close()
@@ -137,11 +140,15 @@ class Client(asyncio.Protocol):
             self._is_closed = True
             self._transport.write(self._order.take_out())
             self._transport.close()
+            self._host.closing.add(self._transport)
 
     def eof_received(self) -> bool:
         self._has_eof = True
         self.finish_turn()
-        return self._transport.get_extra_info("ssl_object") is None  # replies are still sent
+        if self._transport.get_extra_info("ssl_object") is None:
+            return True  # replies are still sent
+        self._host.closing.add(self._transport)
+        return False
 
     def end(self) -> None:
         """Take no further request, and close the connection when all replies are sent."""

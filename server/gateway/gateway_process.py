@@ -22,6 +22,7 @@ from millstream.server.clients import TOO_MANY_CLIENTS
 from millstream.server.config.directives import Config
 from millstream.server.config.loading import load
 from millstream.server.gateway.client import Client
+from millstream.server.gateway.closing_connections import ClosingConnections
 from millstream.server.gateway.machine_nodes import MachineNodes, Nodes, map_of
 from millstream.server.monitor import log
 from millstream.server.monitor.log import LOGGER
@@ -54,6 +55,7 @@ class Gateway:
         self.stopping = asyncio.Event()
         self.requests = 0
         self.unserved = 0
+        self.closing = ClosingConnections()
         self._retries = 0  # of clients that have gone
         self._config = config
         self._clients: set[Client] = set()

@@ -59,6 +59,7 @@ class Host:
     def __init__(self, retry_s: float) -> None:
         self.nodes: Nodes = MachineNodes(new_map(3), 6455)
         self.retry_s = retry_s
+        self.closing: Any = set()
 
     def opened(self, client: Client) -> bytes | None:
         return None

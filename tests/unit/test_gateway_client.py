@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+from collections.abc import Sequence
 
 import pytest
 import uvloop
-from tests.support.gateway_wires import Gate
+from tests.support.gateway_wires import Gate, Host, Wire
 from tests.support.resp import encode_command
+from tests.support.virtual_time import run_at_once
+from tests.support.waiting import DEADLINE_S
 
+from millstream.server.gateway import closing_connections
+from millstream.server.gateway.client import Client
+from millstream.server.gateway.closing_connections import ClosingConnections
 from millstream.server.gateway.machine_nodes import Place
 from millstream.server.gateway.node_connection import NodeConnection
 from millstream.server.protocol.resp import encode_reply
@@ -83,6 +89,64 @@ def test_a_node_without_a_file_for_its_connection_is_explained(
     asyncio.run(connect())
     assert gate.wire.taken().startswith(b"-CLUSTERDOWN Hash slot not served")
     assert "because all files are open that the process may open: raise the limit" in caplog.text
+
+
+class FullHost(Host):
+    """Refuses clients. `gone` are those whose connection has ended."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.closing = ClosingConnections()
+        self.gone = asyncio.Event()
+
+    def opened(self, client: Client) -> bytes:
+        return b"-ERR %s\r\n" % bytes(16 << 20)  # more than sockets take
+
+    def closed(self, client: Client) -> None:
+        self.gone.set()
+
+
+def test_a_closed_client_that_does_not_read_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(closing_connections, "LOOK_S", 0.1)
+
+    async def run() -> None:
+        host = FullHost()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Client(host), "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname()):
+            async with asyncio.timeout(DEADLINE_S):
+                await host.gone.wait()
+        server.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+class ClosedWire(Wire):
+    def __init__(self, unsent_bytes: Sequence[int]) -> None:
+        super().__init__()
+        self._unsent_bytes = iter(unsent_bytes)
+
+    def get_write_buffer_size(self) -> int:
+        return next(self._unsent_bytes)
+
+
+def test_a_closed_client_may_read_slowly() -> None:
+    closing = ClosingConnections()
+    slow, silent = ClosedWire([9, 8, 7, 7]), ClosedWire([9, 9])
+
+    async def run() -> list[tuple[bool, bool]]:
+        for wire in (slow, silent):
+            closing.add(Gate.as_transport(wire))
+        found = []
+        for _ in range(4):
+            await asyncio.sleep(closing_connections.LOOK_S + 0.1)
+            found.append((slow.is_closed, silent.is_closed))
+        return found
+
+    assert run_at_once(run()) == [(False, False), (False, True), (False, True), (True, True)]
 
 
 def test_a_client_may_end_before_a_node_has_accepted_it(gate: Gate) -> None:
