@@ -454,7 +454,7 @@ class Client(asyncio.Protocol):
         if self.upstreams.get(upstream.node) is upstream:
             del self.upstreams[upstream.node]
         if self._transaction.is_at(upstream):
-            if lost or self._host.retry_s == 0:
+            if lost:
                 self.close()
             else:
                 self._transaction.note_lost_node()

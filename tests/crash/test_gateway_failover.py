@@ -58,12 +58,21 @@ class TwoShards(MemberServers):
         return None
 
 
+class Gateway(Server):
+    def command(self, port: int) -> list[str]:
+        settings = {"port": str(port), **self.directives}  # --dir is for nodes of one machine
+        return [
+            *self.program,
+            *(word for name in settings for word in ("--" + name, settings[name])),
+        ]
+
+
 @contextmanager
 def gateway(
     folder: Path, cluster: TwoShards, urls: str = "", retry: str = "10s"
 ) -> Iterator[Server]:
     """A gateway that reads etcd at these URLs, or at those of the cluster."""
-    made = Server(folder / "gateway", program=[PROGRAM, "gateway"])
+    made = Gateway(folder / "gateway", program=[PROGRAM, "gateway"])
     made.directives = {
         "name": cluster.settings.name,
         "etcd": urls or cluster.settings.urls,

@@ -19,6 +19,7 @@ from millstream.server.gateway.client import Client
 from millstream.server.gateway.closing_connections import ClosingConnections
 from millstream.server.gateway.machine_nodes import Place
 from millstream.server.gateway.node_connection import NodeConnection
+from millstream.server.gateway.transaction import EXECABORT
 from millstream.server.protocol.resp import encode_reply
 from millstream.storage.keyspace.cluster_slots import cluster_slot_of
 
@@ -355,4 +356,21 @@ def test_the_error_of_a_node_is_read_after_a_failed_write() -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
     assert gate.wire.taken() == FULL * 2
+    assert not gate.wire.is_closed
+
+
+@pytest.mark.parametrize("retry_s", [0, 5])
+def test_a_transaction_at_a_node_that_is_full_gets_errors(
+    monkeypatch: pytest.MonkeyPatch, retry_s: float
+) -> None:
+    gate = Gate(retry_s)
+    monkeypatch.setattr(NodeConnection, "open", lambda upstream, place: gate.connect(upstream))
+    gate.client._reader.is_trusted = True  # it has logged in
+    gate.ask("MULTI", "SET a 1")
+    assert gate.wire.taken() == b"+OK\r\n"
+    gate.upstreams[node_of(gate, "a")].data_received(FULL)
+    assert gate.wire.taken() == FULL
+    gate.ask("EXEC", "GET a")
+    gate.upstreams[node_of(gate, "a")].data_received(b"+value\r\n")
+    assert gate.wire.taken() == EXECABORT + b"+value\r\n"
     assert not gate.wire.is_closed
