@@ -42,7 +42,13 @@ from millstream.server.repair.checking import Checker
 from millstream.server.repair.destination import PARTIAL, Destination, Unusable, stoppable
 from millstream.server.repair.terminal_progress import progress
 from millstream.storage.files.disk import SystemDisk
-from millstream.tools.tool_connection import ToolConnection, ToolError, timeout_option, url_option
+from millstream.tools.tool_connection import (
+    ToolConnection,
+    ToolError,
+    Unreachable,
+    timeout_option,
+    url_option,
+)
 
 # Writes a copy, and returns the facts about it.
 Copy = Callable[[SystemDisk], tuple[Copied, dict[str, Any]]]
@@ -76,6 +82,10 @@ class Failure(CliError):
     @property
     def exit_code(self) -> int:  # type: ignore[override]
         return self._outcome
+
+
+class SourceLost(Failure):
+    """The server of which a copy is made cannot be reached, or the connection broke."""
 
 
 def check_option(text: str) -> Callable[[Any], Any]:
@@ -312,7 +322,8 @@ def copy_of_server(
     try:
         server = ToolConnection(url, timeout_s)
     except ToolError as error:
-        raise Failure(Outcome.REFUSED, error.message) from None
+        kind = SourceLost if isinstance(error, Unreachable) else Failure
+        raise kind(Outcome.REFUSED, error.message) from None
     with closing(server):
         try:
             check(server)
@@ -323,7 +334,8 @@ def copy_of_server(
             raise Failure(Outcome.REFUSED, f"{server.name}: {_refusal(str(error))}") from None
         except (Broken, ToolError) as error:
             text = error.message if isinstance(error, ToolError) else f"{server.name}: {error}"
-            raise Failure(Outcome.BROKEN, text) from None
+            kind = SourceLost if isinstance(error, Broken | Unreachable) else Failure
+            raise kind(Outcome.BROKEN, text) from None
     answer = copied.answer
     assert answer is not None
     return copied, {

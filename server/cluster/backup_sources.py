@@ -15,7 +15,13 @@ import click
 
 from millstream.cli_error import CliError
 from millstream.errors import StartError, printable
-from millstream.server.backup.backup_cli import Failure, Outcome, copy_of_directory, copy_of_server
+from millstream.server.backup.backup_cli import (
+    Failure,
+    Outcome,
+    SourceLost,
+    copy_of_directory,
+    copy_of_server,
+)
 from millstream.server.backup.sources import Copied
 from millstream.server.cluster.cluster_backup import ShardState
 from millstream.server.cluster.cluster_view import ClusterView, by_number, view_of
@@ -34,6 +40,8 @@ from millstream.tools.tool_connection import ToolConnection
 LOCK_S = 20  # how long the lock lasts after its program was last heard
 STEADY_S = 30.0  # until each shard has a primary, and no slots are being handed over
 AGAIN_S = 0.3
+# With the defaults of cluster-lease and cluster-node-timeout, and time for the election.
+ELECTED_S = 20.0
 
 T = TypeVar("T")
 
@@ -80,6 +88,8 @@ class StoredSource:
     """A cluster whose map is in etcd. Its primaries are copied: they have all that was confirmed.
 
     Meanwhile there is a lock in etcd, bound to a lease that a thread keeps alive."""
+
+    patience_s = ELECTED_S
 
     def __init__(self, settings: StoreSettings, url: str, timeout_s: float) -> None:
         self.name = settings.name
@@ -148,7 +158,8 @@ class StoredSource:
         view = self._run(self._read_view)
         found = view.nodes.get(state.primary)
         if found is None:
-            raise CliError(f"the primary of shard {state.name} has stopped: try again")
+            problem = f"the primary of shard {state.name} has stopped: try again"
+            raise SourceLost(Outcome.REFUSED, problem)
         node = found.record
         port = node.tls_port if self._nodes.uses_tls else node.port
         if not port:
@@ -229,6 +240,7 @@ class MachineSource:
     """The nodes of a directory; those that do not run are copied without a server."""
 
     name = ""
+    patience_s = 0.0  # a node has no successor
 
     def __init__(self, folder: Path, slot_map: SlotMap, url: str, timeout_s: float) -> None:
         self._folder = folder

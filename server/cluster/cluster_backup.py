@@ -18,9 +18,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import click
+
 from millstream import __version__
 from millstream.errors import DataError
-from millstream.server.backup.backup_cli import Failure, Outcome, destination_errors, write_copy
+from millstream.server.backup.backup_cli import (
+    Failure,
+    Outcome,
+    SourceLost,
+    destination_errors,
+    write_copy,
+)
 from millstream.server.backup.sources import Copied
 from millstream.server.cluster.cluster_view import by_number
 from millstream.server.config.file_replacement import replace_file
@@ -31,6 +39,7 @@ from millstream.storage.keyspace.cluster_slots import CLUSTER_SLOTS
 
 VERSION = 1
 ATTEMPTS = 3  # to copy a shard whose primary changes
+AGAIN_S = 0.5  # between two attempts to reach a primary
 _ID = re.compile("[0-9a-f]{32,40}")
 _NAME = re.compile("[a-z0-9]{1,32}")
 
@@ -67,6 +76,7 @@ class Source(Protocol):
     """A cluster of which a backup is made."""
 
     name: str
+    patience_s: float  # until a shard whose primary cannot be reached has another one
 
     def held(self) -> AbstractContextManager[object]:
         """While this is open, no slot gets another owner."""
@@ -112,9 +122,9 @@ def _copy(
     """Copy a shard. A primary that was deposed meanwhile may lack what another one has confirmed:
     then that one is copied."""
     place = folder / name
+    attempt = _Attempts(source, name)
     for _ in range(ATTEMPTS):
-        state = source.state(name)
-        facts = write_copy(lambda: Destination(place), partial(source.copy, state), level)
+        state, facts = attempt.copied(place, level)
         now = source.state(name)
         if (now.term, now.primary) == (state.term, state.primary):
             directory = directory_id(SystemDisk(place))
@@ -126,6 +136,40 @@ def _copy(
         f"shard {name} has changed its primary or its members during each of {ATTEMPTS} attempts: "
         "try again when `millstream cluster status` shows that it is stable",
     )
+
+
+class _Attempts:
+    """Copies a shard, also if its primary has stopped, once another one is elected."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        self._source = source
+        self._name = name
+        self._end_s = 0.0  # of the wait; 0: every attempt has reached the primary
+
+    def copied(self, place: Path, level: str) -> tuple[ShardState, dict[str, Any]]:
+        """The state of the shard before the copy, and the facts about the copy. SourceLost if no
+        primary can be reached in time."""
+        while True:
+            state = self._source.state(self._name)
+            try:
+                copy = partial(self._source.copy, state)
+                return state, write_copy(lambda: Destination(place), copy, level)
+            except SourceLost as problem:
+                self._wait(problem)
+
+    def _wait(self, problem: SourceLost) -> None:
+        """Wait a moment before the next attempt. Raises the problem if the time is over."""
+        now_s, patience_s = time.monotonic(), self._source.patience_s
+        if not self._end_s and patience_s:
+            self._end_s = now_s + patience_s
+            click.echo(
+                f"millstream: {problem.message}: waiting up to {patience_s:g} seconds for a "
+                f"primary of shard {self._name} that can be reached",
+                err=True,
+            )
+        if now_s >= self._end_s:
+            raise problem
+        time.sleep(AGAIN_S)
 
 
 # The description

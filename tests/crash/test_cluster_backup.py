@@ -6,8 +6,11 @@ import asyncio
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -21,8 +24,11 @@ from tests.support.stored_cluster import stored, write
 
 from millstream.__main__ import main
 from millstream.cli_error import CliError
-from millstream.server.cluster import backup_sources
+from millstream.server.backup.backup_cli import Outcome, SourceLost
+from millstream.server.backup.sources import Copied
+from millstream.server.cluster import backup_sources, cluster_backup
 from millstream.server.cluster.backup_sources import StoredSource
+from millstream.server.cluster.cluster_backup import ShardState, back_up
 from millstream.server.cluster.cluster_view import ClusterView, view_of
 from millstream.server.cluster.slot_map import read_map
 from millstream.server.cluster.store.records import (
@@ -104,6 +110,9 @@ def test_a_backup_of_members_becomes_a_new_cluster(
         assert set(record.members) == set(map(node_id, restored.servers))
         assert set(record.members).isdisjoint(old.shards["s1"].record.members)
         first.kill()
+        late = call("backup", tmp_path / "late", *new)
+        assert "late: 1 shard" in late
+        assert "waiting up to 20 seconds for a primary of shard s1" in late
         second = restored.wait_for_primary(first)
         with RawClient(second.port) as client:
             assert client.call("AUTH", "ada", "word") == Simple("OK")
@@ -175,6 +184,46 @@ def test_what_is_incomplete_is_no_backup(
         assert source.shards() == ["s1", "s2"]
     dest.mkdir()
     assert "is not a backup of a cluster" in call("restore", dest, tmp_path / "new", code=1)
+
+
+@pytest.mark.parametrize(("patience_s", "attempts"), [(0, 1), (2, 5)])
+def test_a_primary_that_stays_away_is_not_waited_for_longer(
+    patience_s: float, attempts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, tried = 100.0, 0
+
+    def wait(duration_s: float) -> None:
+        nonlocal now_s
+        now_s += duration_s
+
+    class Source:
+        name, epoch = "", 1
+
+        def __init__(self) -> None:
+            self.patience_s = patience_s
+
+        held = nullcontext
+
+        def shards(self) -> list[str]:
+            return ["s1"]
+
+        def state(self, shard: str) -> ShardState:
+            return ShardState(shard, 1, "a" * 40, (), 1, 0)
+
+        def copy(self, state: ShardState, disk: SystemDisk) -> tuple[Copied, dict[str, Any]]:
+            nonlocal tried
+            tried += 1
+            raise SourceLost(Outcome.REFUSED, "Connection refused")
+
+        def users(self) -> None: ...
+        def check(self) -> None: ...
+
+    clock = SimpleNamespace(monotonic=lambda: now_s, sleep=wait)
+    monkeypatch.setattr(cluster_backup, "time", clock)
+    with pytest.raises(SourceLost, match="Connection refused"):
+        back_up(Source(), tmp_path / "copy", "none")
+    assert tried == attempts
+    assert list(tmp_path.iterdir()) == []
 
 
 def state(shards: Shards) -> dict[bytes, bytes]:
