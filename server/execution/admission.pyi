@@ -3,6 +3,8 @@ from typing import Any
 from millstream.commands.runtime.context import Context
 from millstream.server.execution.slot_check import SlotCheck
 
+OUT_OF_MEMORY: str
+
 class Admission:
     @property
     def stale(self) -> str | None: ...

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -63,7 +64,7 @@ class Eviction:
         self._gauge = gauge
         self._bytes_in = bytes_in
         self._now_s = now_s
-        self._measured_s = -MEASURED_EVERY_S
+        self._measured_s: float = -MEASURED_EVERY_S
         self._measured_bytes_in = 0
         self._candidates: dict[Place, int] = {}  # with the newest ms in their oldest block
         self._db = 0
@@ -104,6 +105,12 @@ class Eviction:
             self._warn()
             return True
         return False
+
+    def room_bytes(self) -> float:
+        """The number of bytes that still fit, measured now; infinite if there is no limit, or
+        data is evicted."""
+        self._measured_s = -math.inf
+        return -self._excess() if self.limit_bytes and not self.evicts else math.inf
 
     def _warn(self) -> None:
         if self._now_s() - self._warned_s >= WARNED_EVERY_S:
@@ -240,6 +247,20 @@ class EvictionWork:
         if eviction.goes_on and not self._is_scheduled:
             self._is_scheduled = True
             self._executor.loop.call_soon(self.check_memory)
+
+    def make_room(self) -> float:
+        """Do one turn's work before data of another server is taken, which is not among the bytes
+        of clients, and return how many bytes fit."""
+        eviction = self._eviction
+        if not self._executor.memory_limit or eviction is None:
+            return math.inf
+        room_bytes = eviction.room_bytes()
+        self.enforce_limit()
+        return room_bytes
+
+    def frees_more(self) -> bool:
+        """Free a part of the released objects; true if there may be more of them."""
+        return free_step(FREED_AT_ONCE)
 
     def tick_second(self) -> None:
         """Measure memory again, which may be free by now."""

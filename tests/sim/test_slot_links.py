@@ -19,6 +19,7 @@ from millstream.server.cluster.slot_moves.move_links import MoveLinks
 from millstream.server.cluster.slot_moves.slot_data import SlotData
 from millstream.server.cluster.slot_moves.slot_import import Phase, SlotImport
 from millstream.server.config.directives import Config
+from millstream.server.execution.eviction import Eviction
 from millstream.storage.keyspace.slot_ranges import Ranges
 
 FULL = "MISCONF Errors writing to the AOF file: No space left on device"
@@ -131,6 +132,45 @@ def test_a_target_without_memory_says_so() -> None:
     assert fleet.arriving.problem_of(MOVE).startswith(
         "the new shard has no memory for the slots: OOM command not allowed"
     )
+
+
+class ValueBytes:
+    """A gauge that knows the bytes of all values of a node. `most` is the greatest figure."""
+
+    def __init__(self, node: MovingNode) -> None:
+        self._node = node
+        self.most = 0
+
+    def measure(self) -> int:
+        found = 0
+        for value in self._node.keyspace.databases[0].table.values():
+            found += len(value) if isinstance(value, bytes) else value.memory_bytes
+        self.most = max(self.most, found)
+        return found
+
+    def estimate(self) -> int:
+        return 0  # strings are not measured between two looks
+
+
+@pytest.mark.parametrize("room_bytes", [40_000, 140_000])
+def test_a_copy_ends_before_it_exceeds_maxmemory(room_bytes: int) -> None:
+    """Also if no request and no second has passed since the last look at used memory."""
+    fleet = MovingFleet(1)
+    for tag in (b"{x}", b"{yy}", b"{zzz}", b"{w1}"):
+        fleet.source.ask(fleet.client, b"SET", tag + b"large", b"x" * 50_000)
+    fleet.rest(200)
+    gauge = ValueBytes(fleet.target)
+    executor = fleet.target.executor
+    limited = Eviction(executor.context, gauge, lambda: 0, lambda: 1.0)  # type: ignore[arg-type]
+    limited.set_limit(gauge.measure() + room_bytes, evicts=False)
+    executor.eviction_work.limit_memory(limited)
+    fleet.begin()
+    fleet.until(lambda: bool(fleet.arriving.problem_of(MOVE)))
+    assert fleet.arriving.problem_of(MOVE).startswith(
+        "the new shard has no memory for the slots: OOM command not allowed"
+    )
+    assert gauge.measure() <= limited.limit_bytes
+    assert (gauge.most > 50_000) == (room_bytes > 50_000)
 
 
 def test_a_move_waits_for_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from millstream.server.cluster.slot_moves.slot_records import (
     parse_left,
     parse_missing,
 )
+from millstream.server.execution.admission import OUT_OF_MEMORY
 from millstream.server.replication.records import LinkError, Record, RecordKind
 from millstream.storage.keyspace.slot_ranges import Ranges, slots_of
 
@@ -377,6 +378,7 @@ class SlotImport:
     def _apply_slice(self) -> None:
         """Apply as much of what has arrived as one turn may take."""
         parts = self._parts
+        room_bytes = parts.executor.eviction_work.make_room()
         refusal = parts.executor.admission.out_of_memory
         left_bytes = SLICE_BYTES
         place_bytes = EFFECTS_BYTES + RANGE_BYTES * len(self.order.ranges)
@@ -386,6 +388,11 @@ class SlotImport:
             if record.kind in (RecordKind.FRAME, RecordKind.SLOT_PIECE):
                 if refusal is not None:
                     raise MemoryFull(refusal)
+                if record.kind == RecordKind.SLOT_PIECE:
+                    room_bytes -= record.size
+                    if room_bytes < 0:
+                        self._lack_memory(is_measured=left_bytes == SLICE_BYTES)
+                        return
                 if record.payload:
                     parts.data.take(record.payload)
                 if record.kind == RecordKind.FRAME:
@@ -396,6 +403,15 @@ class SlotImport:
             self._pending_bytes -= record.size
             is_piece = record.kind == RecordKind.SLOT_PIECE
             left_bytes -= max(record.size, PIECE_BYTES) if is_piece else record.size
+
+    def _lack_memory(self, *, is_measured: bool) -> None:
+        """The next piece does not fit. Without a measurement directly before it, that is only an
+        estimate: the next turn measures. MemoryFull if nothing can be freed for it; CommandError
+        if something was freed, so that another attempt follows."""
+        if is_measured:
+            if self._parts.executor.eviction_work.frees_more():
+                raise CommandError(OUT_OF_MEMORY)
+            raise MemoryFull(OUT_OF_MEMORY)
 
     def _take_word(self, record: Record) -> None:
         if record.kind == RecordKind.SLOTS_BEAT:
