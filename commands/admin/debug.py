@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from millstream.commands.generic.keys import alive
 from millstream.commands.generic.strings import put_string
 from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context
@@ -24,6 +25,7 @@ command = CommandGroup("server")
 
 RELOAD_OPTIONS = "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."
 NOFLUSH_ALONE = "ERR DEBUG RELOAD NOFLUSH needs MERGE here: keys that are there would be lost"
+NO_DIGEST = b"0" * 40
 MATCHED_MAX = 1_000_000
 POPULATE_MAX = 10_000_000
 
@@ -104,13 +106,18 @@ def _set_active_expire(ctx: Context, words: Words) -> object:
     return OK
 
 
+def _is_hidden(ctx: Context, key: bytes) -> bool:
+    """True if the slot of a key moves: words of DEBUG are not checked as keys of requests are."""
+    return bool(ctx.keyspace.hidden_slots) and ctx.keyspace.slot_states.hides(key)
+
+
 def _digest(ctx: Context, words: Words) -> object:
     """A digest of all keys that does not depend on their order."""
     from hashlib import sha1
 
     total = 0
     for db in ctx.keyspace.databases:
-        for key in list(db.keys()):
+        for key in alive(db, list(db.keys())):
             digest = key_digest(db, key)
             named = sha1(b"%d %s %s" % (db.index, key, digest), usedforsecurity=False)
             total ^= int.from_bytes(named.digest(), "big")
@@ -118,7 +125,8 @@ def _digest(ctx: Context, words: Words) -> object:
 
 
 def _digest_value(ctx: Context, words: Words) -> object:
-    return [Simple(key_digest(ctx.db, key)) for key in words]
+    digests = (NO_DIGEST if _is_hidden(ctx, key) else key_digest(ctx.db, key) for key in words)
+    return [Simple(digest) for digest in digests]
 
 
 def key_digest(db: Database, key: bytes) -> bytes:
@@ -128,7 +136,7 @@ def key_digest(db: Database, key: bytes) -> bytes:
 
     value = db.get(key)
     if value is None:
-        return b"0" * 40
+        return NO_DIGEST
     digest = sha1(usedforsecurity=False)
     if isinstance(value, bytes):
         digest.update(b"string %d " % len(value) + value)
@@ -154,7 +162,7 @@ def _digest_stream(update: Callable[[bytes], None], stream: Stream) -> None:
 
 def _object(ctx: Context, words: Words) -> object:
     value = ctx.db.get(words[0])
-    if value is None:
+    if value is None or _is_hidden(ctx, words[0]):
         raise CommandError(NO_SUCH_KEY)
     idle_s = ctx.db.idle_s(words[0])
     if isinstance(value, bytes):
@@ -190,7 +198,7 @@ def _populate(ctx: Context[DebugHost], words: Words) -> object:
     size = int(words[2]) if len(words) > 2 and words[2].isdigit() else 0
     for number in range(int(words[0])):
         key = b"%s:%d" % (prefix, number)
-        if ctx.db.get(key) is None:
+        if ctx.db.get(key) is None and not _is_hidden(ctx, key):
             value = b"value:%d" % number
             put_string(ctx, key, value[:size].ljust(size, b"\0") if size else value)
     return OK

@@ -82,6 +82,8 @@ def capture_stream(
     expiry_ms = database.expiry_ms(key)
     if not isinstance(value, Stream) or (expiry_ms and expiry_ms <= now_ms):
         return None
+    if keyspace.hidden_slots and keyspace.slot_states.hides(key):
+        return None
     global_meta = StoredKeyspace(keyspace).global_meta()
     for name in _OF_ALL_DATA:
         global_meta.pop(name, None)

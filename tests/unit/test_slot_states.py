@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.support.captures import whole
 from tests.support.in_process import InProcessServer
-from tests.support.resp import Null
+from tests.support.resp import Error, Null, Simple
 
 from millstream.commands.later.effect_slots import divide
 from millstream.commands.later.slot_pieces import SlotPieces
@@ -21,6 +23,7 @@ from millstream.commands.runtime.slot_effects import (
     note_owned,
     note_stay,
 )
+from millstream.server.backup.stream_copy import capture_stream
 from millstream.server.metrics.stream_series import choose
 from millstream.server.monitor.info import keyspace_section
 from millstream.server.repair.checking import new_keyspace
@@ -126,6 +129,40 @@ def test_no_command_lists_or_counts_hidden_keys(node: Node) -> None:
     node.stay()
     assert names(node) == scanned(node) == everything
     assert node.hidden == [{SLOT}, frozenset()]
+
+
+def test_debug_shows_no_hidden_keys(node: Node) -> None:
+    commands = ("OBJECT {h}a", "DIGEST-VALUE {h}a {s}b")
+    before = node.call("DEBUG DIGEST")
+    *_, [of_hidden, of_shown] = shown = [node.call(f"DEBUG {words}") for words in commands]
+    node.leave()
+    assert node.call("DEBUG OBJECT {h}a") == Error("ERR no such key")
+    assert node.call("DEBUG OBJECT {s}a") != Error("ERR no such key")
+    assert node.call("DEBUG DIGEST-VALUE {h}a {s}b") == [Simple("0" * 40), of_shown]
+    assert of_hidden != of_shown
+    node.call("DEBUG POPULATE 1 {h}new")
+    assert b"{h}new:0" not in node.keyspace.databases[0].table
+    without = node.call("DEBUG DIGEST")
+    assert without != before
+    node.stay()
+    assert node.call("DEBUG DIGEST") == before
+    assert [node.call(f"DEBUG {words}") for words in commands] == shown
+    node.call("DEL {h}a {h}b {h}c")
+    assert node.call("DEBUG DIGEST") == without
+
+
+def test_no_backup_of_a_hidden_stream_is_made(node: Node) -> None:
+    node.call("XADD {h}stream 1-1 f v")
+    commits: Any = SimpleNamespace(last_seq=1)
+
+    def is_copied() -> bool:
+        return capture_stream(node.keyspace, 0, b"{h}stream", commits, 1) is not None
+
+    assert is_copied()
+    node.leave()
+    assert not is_copied()
+    node.stay()
+    assert is_copied()
 
 
 def test_info_and_metrics_leave_out_hidden_keys(node: Node) -> None:
