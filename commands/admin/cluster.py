@@ -517,12 +517,13 @@ def cluster_migration(ctx: Context[ClusterHost], args: Args) -> object:
     one other shard. The reply is the ID of the move, which begins. CANCEL ends a move, or all, to
     this shard, and replies with their number; slots that have moved stay. FORCE is for the primary
     of the other shard, if `last_error` there says that it waits for this one: it serves the slots
-    again. Use it only if this shard is lost for ever. STATUS replies with a map for the move with
-    this ID, or for each move to and from this shard: `id`, `slots`, `source` and `dest` (the
-    primaries), `operation` (import or migrate), `state` (planned, copying, handing, moved,
-    completed, canceled, failed), `last_error`, `retries`, the times `create_time`, `start_time` and
-    `end_time`, and `write_pause_ms`, for which the slots were not served. Of the moves to each
-    shard, the last 32 that have ended are kept. Only nodes of clusters in etcd move slots.
+    again. Use it only if this shard is lost for ever: otherwise, both may serve the slots, and
+    writes get lost. STATUS replies with a map for the move with this ID, or for each move to and
+    from this shard: `id`, `slots`, `source` and `dest` (the primaries), `operation` (import or
+    migrate), `state` (planned, copying, handing, moved, completed, canceled, failed), `last_error`,
+    `retries`, the times `create_time`, `start_time` and `end_time`, and `write_pause_ms`, for which
+    the slots were not served. Of the moves to each shard, the last 32 that have ended are kept.
+    Only nodes of clusters in etcd move slots.
     """
     moving = _node(ctx).moving
     if moving is None:

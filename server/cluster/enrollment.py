@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from millstream.server.cluster.cluster_view import ClusterView
 from millstream.server.cluster.member_actions import Purpose
 from millstream.server.cluster.membership import Member
 from millstream.server.cluster.store.records import NODE, SHARD, NodeRecord, encode
@@ -36,8 +37,25 @@ class Enrollment:
         """Write what is missing."""
         if self.member.view is None and self.member.is_lost:
             self.member.recall(self.record)
-        if self.member.may_write and not self._announce():
-            self._join()
+        if self.member.may_write:
+            if not self._announce():
+                self._join()
+        elif self.member.ignored is not None and self.member.has_store:
+            self._warn(self.member.ignored)
+
+    def _warn(self, ignored: ClusterView) -> None:
+        """Write the address also into a store with an older state, for `millstream cluster
+        status`: this node runs, and ignores that state."""
+        member = self.member
+        found = ignored.nodes.get(member.id)
+        shard = ignored.shard_of(member.id) or ""
+        record = self.record._replace(shard=shard, is_ahead=True)
+        if found is not None:
+            is_own = found.lease == member.lease.id
+            address = found.record.host, found.record.port
+            if found.record == record if is_own else address != (record.host, record.port):
+                return
+        self._write(record, 0 if found is None else found.version)
 
     def _announce(self) -> bool:
         """Write the address; true if it was not there."""
@@ -66,12 +84,16 @@ class Enrollment:
                 member.is_announced = False
                 return True
             # It is this node before its restart.
+        self._write(record, 0 if found is None else found.version)
+        return True
+
+    def _write(self, record: NodeRecord, version: int) -> None:
+        """Write the address, with the lease of this node, in place of this version."""
+        member = self.member
         self._leases = [*self._leases[1 - LEASES_MAX :], member.lease.id]
         name = NODE + member.id
-        compare = Compare(name, 0 if found is None else found.version)
         change = Change(name, encode(record), member.lease.id)
-        member.write(Purpose.ANNOUNCE, [compare], [change])
-        return True
+        member.write(Purpose.ANNOUNCE, [Compare(name, version)], [change])
 
     def _join(self) -> None:
         """Become a member of a shard with room. A node without data may be one at once: N + 1 and

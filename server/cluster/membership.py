@@ -76,13 +76,14 @@ class Member:
     """`actions` are the orders that the caller has to carry out, and to remove. `view` is what the
     store said last, and `shard` the name of the own shard in it; "" without one. `is_store_old`:
     the store has an older state than this node has seen, for example that of a backup, and is
-    ignored. `gaps` counts the times at which it did not see what the store has. `followed` is the
-    last order to follow a primary. `candidate` asks for elections. `changed_ms`: when the term or
-    the part changed. `known` has the nodes that the store has, and the members whose lease has
-    ended. `is_announced`: the store has had the address of this node. Before, another one may have
-    the same ID, so this one takes no part. `seen` is what the store had when this node ran last,
-    and `is_recalled`: it is the view now. `is_kept`: what the store has would be seen again.
-    `moves` decides about moves of slots. `stopped` are transactions that do not begin, for tests.
+    ignored: `ignored` has it. `gaps` counts the times at which it did not see what the store has.
+    `followed` is the last order to follow a primary. `candidate` asks for elections. `changed_ms`:
+    when the term or the part changed. `known` has the nodes that the store has, and the members
+    whose lease has ended. `is_announced`: the store has had the address of this node. Before,
+    another one may have the same ID, so this one takes no part. `seen` is what the store had when
+    this node ran last, and `is_recalled`: it is the view now. `is_kept`: what the store has would
+    be seen again. `moves` decides about moves of slots. `stopped` are transactions that do not
+    begin, for tests.
     """
 
     id: str
@@ -100,6 +101,7 @@ class Member:
         self.shard = ""
         self.is_reachable = self.is_lost = False  # the store: it answers, it does not answer
         self.is_store_old = False
+        self.ignored: ClusterView | None = None
         self.gaps = 0
         self._store_ms = 0  # when the store was heard
         self.is_announced = False
@@ -130,6 +132,7 @@ class Member:
         self.is_reachable, self.is_lost = True, False
         self._is_outdated = self.is_kept = False
         self._note_age(self._is_old(view))
+        self.ignored = view if self.is_store_old else None
         if not self.is_store_old:
             before = self.record
             self.view, self.is_recalled = view, False
@@ -359,8 +362,13 @@ class Member:
     @property
     def may_write(self) -> bool:
         """True if a transaction can begin; there is one at a time."""
-        has_store = self.is_reachable and not self.is_store_old and not self._is_outdated
-        return has_store and self.lease.id != 0 and self.writing is None
+        return self.has_store and not self.is_store_old
+
+    @property
+    def has_store(self) -> bool:
+        """The same, also if the store has an older state."""
+        is_current = self.is_reachable and not self._is_outdated
+        return is_current and self.lease.id != 0 and self.writing is None
 
     def write(self, purpose: Purpose, compares: list[Compare], changes: list[Change]) -> None:
         if purpose not in self.stopped:

@@ -112,18 +112,34 @@ def _move(
 @click.command("cancel")
 @click.argument("shard", required=False, default="")
 @store_options
-def cancel_command(shard: str, **settings: str) -> None:
+@click.option(
+    "--force", is_flag=True,
+    help="The old shards serve slots of a hand-over again without an answer of SHARD. Use it only "
+    "if SHARD is lost for ever: otherwise, two shards may serve the slots, and writes get lost.",
+)  # fmt: skip
+def cancel_command(shard: str, force: bool, **settings: str) -> None:
     """Cancel the moves of slots to SHARD, or all.
 
     The slots stay where they are; those that have moved already stay at their new shard. No node
     has to run.
     """
+    if force and not shard:
+        raise click.UsageError("--force needs the name of the shard that is lost.")
 
     async def run(store: Store) -> int:
-        known = view_of(await store.read()).shards
-        if shard and shard not in known:
+        view = view_of(await store.read())
+        if shard and shard not in view.shards:
             raise CliError(f"there is no shard {shard}")
-        return len(await cancel_moves(store, lambda _, record: shard in ("", record.target)))
+        if force and shard in view.holders:
+            raise CliError(
+                f"shard {shard} has a primary, which says whether it serves the slots: cancel "
+                "without --force"
+            )
+        return len(
+            await cancel_moves(
+                store, lambda _, record: shard in ("", record.target), is_forced=force
+            )
+        )
 
     count = run_with_store(StoreSettings(**settings), run)
     click.echo(f"{counted(count, 'move')} canceled")

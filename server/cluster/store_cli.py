@@ -23,6 +23,7 @@ from millstream.server.cluster.store.records import (
     SHARD,
     VERSION,
     Format,
+    NodeRecord,
     RecordError,
     ShardChange,
     ShardRecord,
@@ -43,6 +44,7 @@ from millstream.server.cluster.store.store_opening import StoreSettings, open_st
 STORED_SHARDS_MAX = 100  # etcd takes 128 changes in a transaction
 ORDER_S = 30  # how long an order lasts after its command line was last heard
 AGAIN_S = 0.3
+ETCD_OLD = "etcd is old"
 NAME_TAKEN = "etcd has a cluster with this name: choose another --name"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -190,7 +192,7 @@ def _member(node: str, view: ClusterView, primary: str) -> dict[str, Any]:
     return {
         "node": node,
         "role": "primary" if node == primary else role,
-        "health": "not running" if record is None else "online",
+        "health": _health(record),
         "host": record and record.host,
         "port": record and (record.port or record.tls_port),
         "zone": record and record.zone,
@@ -198,8 +200,23 @@ def _member(node: str, view: ClusterView, primary: str) -> dict[str, Any]:
     }
 
 
+def _health(record: NodeRecord | None) -> str:
+    if record is None:
+        return "not running"
+    return ETCD_OLD if record.is_ahead else "online"
+
+
+def _count_ahead(description: dict[str, Any]) -> int:
+    """The number of nodes that ignore etcd."""
+    members = [one for shard in description["shards"] for one in shard["members"]]
+    return sum(one["health"] == ETCD_OLD for one in (*members, *description["waiting"]))
+
+
 def has_all(description: dict[str, Any]) -> bool:
-    """True if each shard with slots has a primary with the lease, and all of its members run."""
+    """True if each shard with slots has a primary with the lease, and all of its members run; and
+    no node ignores etcd."""
+    if _count_ahead(description):
+        return False
     return all(
         shard["lease"]
         and len(shard["members"]) == shard["size"]
@@ -210,7 +227,15 @@ def has_all(description: dict[str, Any]) -> bool:
 
 
 def warnings_of(description: dict[str, Any]) -> Iterator[str]:
-    """The shards that the loss of one zone would end."""
+    """Nodes that ignore etcd; the shards that the loss of one zone would end."""
+    ahead = _count_ahead(description)
+    if ahead:
+        have = "has" if ahead == 1 else "have"
+        yield (
+            f"etcd has an older state than {counted(ahead, 'node')} {have} seen: it was "
+            "restored from a backup, and is ignored. Write the records again with `millstream "
+            "cluster init --from-nodes`"
+        )
     for shard in description["shards"]:
         zones = {member["zone"] for member in shard["members"]}
         if len(shard["members"]) > 1 and len(zones) == 1 and all(zones):

@@ -153,6 +153,17 @@ def test_moves_of_shards_of_one_server(make: Callable[[int], Shards], etcd: Etcd
     for words in (["CANCEL"], ["STATUS", "ID"]):
         assert "wrong number of arg" in str(ask(servers[0], "CLUSTER", "MIGRATION", *words))
 
+    for words, problem in (
+        (["FORC"], "unknown argument"),
+        (["FORCE", "FORCE"], "wrong number of arguments"),
+        (["FORCE"], f"the move {move.decode()} does not wait for another shard"),
+    ):
+        for server in servers:
+            refused = ask(server, "CLUSTER", "MIGRATION", "CANCEL", "ID", move.decode(), *words)
+            assert problem in str(refused)
+    for words in (["CANCEL", "ALL", "FORCE"], ["STATUS", "ID", "x", "FORCE"]):
+        assert "wrong number of arg" in str(ask(servers[0], "CLUSTER", "MIGRATION", *words))
+
     twice = ask(servers[0], "CLUSTER", "MIGRATION", "IMPORT", "9000", "9010", "9005", "9005")
     assert twice == Error("ERR Slot 9005 specified multiple times")
 
@@ -176,6 +187,41 @@ def test_moves_of_shards_of_one_server(make: Callable[[int], Shards], etcd: Etcd
     assert shards.run("drain", "s3")[-1] == "5461 of 5461 slots moved"
     writer.wait_for_more(10)
     writer.check()
+
+
+def test_slots_that_have_left_are_served_again(make: Callable[[int], Shards]) -> None:
+    """The source is killed in a hand-over, and asks the target. At the second time, the target is
+    lost, and an operator says so."""
+    shards = make(1)
+    source, target = shards.first.servers[0], shards.second.servers[0]
+    key = next(f"k{n}" for n in count() if "s1" in shards.owners(f"k{n}"))
+    assert ask(source, "SET", key, "1") == Simple("OK")
+    move = ordered(target, "IMPORT", "0", "8191")
+
+    def leave_and_be_killed() -> None:
+        shards.stop_at("handing")
+        shards.wait_for(Step.HANDING)
+        shards.stop_at("move")  # the target asks the source, and does not write the map
+        wait_until(lambda: keys_of(source), lambda keys: not keys, "the slots to leave")
+        source.kill()
+
+    def serves() -> object:
+        return ask(source, "GET", key)
+
+    shards.stop_at("handing")
+    leave_and_be_killed()
+    source.launch()
+    wait_until(serves, lambda reply: reply == b"1", "the slots to be served", MOVE_S)
+    assert status(source, move)[b"retries"] == 1
+
+    leave_and_be_killed()
+    target.kill()
+    source.launch()
+    waits = b"the other shard has to say that it does not serve the slots"
+    wait_until(lambda: status(source, move).get(b"last_error"), lambda text: text == waits)
+    wait_until(serves, lambda reply: "TRYAGAIN" in str(reply))
+    assert ordered(source, "CANCEL", "ID", move.decode(), "FORCE") == 1
+    wait_until(serves, lambda reply: reply == b"1")
 
 
 def ordered(server: Server, *words: str, command: str = "MIGRATION") -> Any:

@@ -16,7 +16,7 @@ from millstream.server.cluster.member_service import is_calm
 from millstream.server.cluster.membership import Part
 from millstream.server.cluster.slot_moves.move_judge import MoveJudge
 from millstream.server.cluster.slot_moves.move_rules import ENDED
-from millstream.server.cluster.store.records import MoveRecord, NodeRecord, Step
+from millstream.server.cluster.store.records import NODE, MoveRecord, NodeRecord, Step, decode
 from millstream.server.cluster.store.store import Change
 
 SEEDS = 40
@@ -296,6 +296,8 @@ def test_a_store_with_lower_terms_is_not_believed() -> None:
     assert world.leaders() == [successor]
     assert successor.run.member.is_store_old
     assert successor.run.member.may_serve(successor.clock_ms())
+    written = world.store.values[NODE + successor.name].data
+    assert decode(NodeRecord, written, NODE).is_ahead, "the store says that it is ignored"
     leader.crash(keeps_all=True)  # also after its restart it does not lead again
     world.pass_time(20 * NODE_TIMEOUT_MS)
     assert world.leaders() == [successor]

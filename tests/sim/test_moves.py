@@ -203,7 +203,9 @@ def test_slots_stay_after_a_gap_in_the_hand_over() -> None:
     world.end()
 
 
-def test_an_operator_takes_slots_back_from_a_lost_shard() -> None:
+@pytest.mark.parametrize("is_in_store", [False, True])
+def test_an_operator_takes_slots_back_from_a_lost_shard(is_in_store: bool) -> None:
+    """At the source, or without it."""
     world = begun()
     world.plan(((0, 5000),), "s2")
     wait_for(world, Step.HANDING)
@@ -217,8 +219,13 @@ def test_an_operator_takes_slots_back_from_a_lost_shard() -> None:
     returns = source.run.judge.returns
     assert source.run.replica.state.left
     assert returns.waits_for("1")
-    returns.forced.add("1")
-    world.pass_time(200)
+    if is_in_store:
+        record = canceled(world.view.moves["1"].record, 5, is_forced=True)
+        assert record is not None
+        world.store.commit([], [Change(MOVE + "1", encode(record))])
+    else:
+        returns.forced.add("1")
+    world.pass_time(5000)
     assert not source.run.replica.state.left
     assert not returns.waits_for("1")
     assert not returns.forced

@@ -24,6 +24,7 @@ from millstream.server.cluster.store.records import (
     MOVE,
     NODE,
     SHARD,
+    Holder,
     MoveRecord,
     NodeRecord,
     ShardRecord,
@@ -175,6 +176,27 @@ def test_moves_are_canceled_without_nodes(run: Run, settings: StoreSettings) -> 
     assert run("cancel").output == "2 moves canceled\n"
     assert run("cancel").output == "0 moves canceled\n"
     assert "there is no shard s9" in run("cancel", "s9").output
+
+
+def test_moves_to_a_lost_shard_are_canceled_by_force(run: Run, settings: StoreSettings) -> None:
+    """Also those that were canceled before; not those whose slots have moved."""
+    for slots in ("0", "1", "2"):
+        run("move", slots, "s2", "--no-wait")
+    moves = {one.record.slots[0][0]: id for id, one in stored_view(settings).moves.items()}
+    for slot, step in ((1, Step.MOVED), (2, Step.CANCELED)):
+        record = stored_view(settings).moves[moves[slot]].record._replace(step=step)
+        write(settings, Change(MOVE + moves[slot], encode(record)))
+    assert run("cancel", "--force").exit_code == 2
+    write(settings, Change("lease/s2", encode(Holder(B, 1))))
+    refused = run("cancel", "s2", "--force")
+    assert (refused.exit_code, "s2 has a primary, which says" in refused.output) == (1, True)
+    write(settings, Change("lease/s2", None))
+    assert run("cancel", "s2", "--force").output == "2 moves canceled\n"
+    found = {slot: stored_view(settings).moves[id].record for slot, id in moves.items()}
+    assert {slot: (one.step, one.is_forced) for slot, one in found.items()} == {
+        0: (Step.CANCELED, True), 1: (Step.MOVED, False), 2: (Step.CANCELED, True)
+    }  # fmt: skip
+    assert run("cancel", "s2", "--force").output == "0 moves canceled\n"
 
 
 @pytest.mark.parametrize(("absent", "shard"), [(A, "s1"), (B, "s2")])

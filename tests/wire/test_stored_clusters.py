@@ -109,6 +109,11 @@ def test_status_shows_what_is_missing(run: Run, settings: StoreSettings) -> None
         assert (found.exit_code, shown in found.output) == (1, True), found.output
         described = json.loads(run("status", "--json").output)
         assert described["shards"][0]["term"] == 4
+    write(settings, *complete, Change(f"node/{C}", encode(nodes[0]._replace(is_ahead=True))))
+    found = run("status")
+    assert (found.exit_code, "etcd is old" in found.output) == (1, True)
+    assert "warning: etcd has an older state than 1 node has seen: it was restored" in found.output
+    write(settings, Change(f"node/{C}", None))
     without_slots = [Change("shard/s2", encode(ShardRecord("d" * 40, 3, C, (C,), 2, 1)))]
     write(settings, *complete, *without_slots)
     found = run("status")

@@ -13,23 +13,30 @@ from millstream.server.execution.clocks import wall_clock_ms
 ATTEMPTS = 5  # a record may get another step meanwhile
 
 
-async def cancel_moves(store: Store, is_chosen: Callable[[str, MoveRecord], bool]) -> list[int]:
+async def cancel_moves(
+    store: Store, is_chosen: Callable[[str, MoveRecord], bool], *, is_forced: bool = False
+) -> list[int]:
     """End the moves that are chosen by ID and record, unless the slots have moved; for each, the
-    revision of the store. No primary has to run: both primaries look at the record."""
+    revision of the store. No primary has to run: both primaries look at the record. By force, the
+    source does not ask the target before it serves the slots again."""
     view = view_of(await store.read())
     revisions = []
     for move, found in view.moves.items():
         if is_chosen(move, found.record):
-            revision = await _cancel_one(store, move, found)
+            revision = await _cancel_one(store, move, found, is_forced)
             revisions += [revision] if revision else []
     return revisions
 
 
-async def _cancel_one(store: Store, move: str, found: Found[MoveRecord] | None) -> int:
+async def _cancel_one(
+    store: Store, move: str, found: Found[MoveRecord] | None, is_forced: bool
+) -> int:
     """The revision, or 0 if the move has ended or does not end."""
     for _ in range(ATTEMPTS):
-        record = None if found is None else canceled(found.record, wall_clock_ms())
-        if found is None or record is None:
+        if found is None:
+            return 0
+        record = canceled(found.record, wall_clock_ms(), is_forced=is_forced)
+        if record is None:
             return 0
         compare = Compare(MOVE + move, found.version)
         commit = await store.commit([compare], [Change(MOVE + move, encode(record))])

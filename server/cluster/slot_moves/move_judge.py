@@ -442,8 +442,12 @@ class _Look:
         )
 
 
-def canceled(record: MoveRecord, ended_ms: int) -> MoveRecord | None:
-    """The record of a move that an operator has ended; None if it is too late for that."""
-    if record.step not in UNDECIDED:
-        return None
-    return record._replace(step=Step.CANCELED, reason="", ended_ms=ended_ms)
+def canceled(record: MoveRecord, ended_ms: int, *, is_forced: bool = False) -> MoveRecord | None:
+    """The record of a move that an operator has ended; None if it is too late for that. By force,
+    also that of a move that has ended without success."""
+    if record.step in UNDECIDED:
+        ended = record._replace(step=Step.CANCELED, reason="", ended_ms=ended_ms)
+        return ended._replace(is_forced=is_forced)
+    if is_forced and record.step not in OWNED and not record.is_forced:
+        return record._replace(is_forced=True)
+    return None

@@ -82,7 +82,8 @@ class Returns:
     ) -> bool:
         """True if the slots may be served again. Otherwise the other shard is asked; all others if
         it is not known which one that is."""
-        if move in self.forced or self._left.get(move) == leader.gaps:
+        is_forced = move in self.forced or (found is not None and found.record.is_forced)
+        if is_forced or self._left.get(move) == leader.gaps:
             return True
         view = leader.view
         assert view is not None

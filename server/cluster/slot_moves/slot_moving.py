@@ -133,9 +133,9 @@ class SlotMoving:
         }
 
     def stop_at(self, words: list[str]) -> None:
-        """DEBUG CLUSTER-STOP: moves stay in these steps, and elections before these transactions.
-        CommandError if there is no such step."""
-        purposes = {one.name.lower(): one for one in (Purpose.STAND, Purpose.CHOOSE)}
+        """DEBUG CLUSTER-STOP: moves stay in these steps, and elections and moves before these
+        transactions. CommandError if there is no such step."""
+        purposes = {one.name.lower(): one for one in (Purpose.STAND, Purpose.CHOOSE, Purpose.MOVE)}
         known = [*purposes, *(step.value for step in Step if step not in ENDED), Step.DONE.value]
         for word in words:
             if word not in known:

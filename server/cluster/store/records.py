@@ -94,7 +94,8 @@ class MoveRecord(NamedTuple):
     """A move of slots, as ranges in order, from one shard to another. `terms` are those of the two
     shards when its step was written. `reason` says why it has failed, why its last hand-over
     has, or why the copy waits; `retries` counts the hand-overs that have failed. Times are those of
-    the clock in ms; 0: not yet."""
+    the clock in ms; 0: not yet. `is_forced`: an operator says that the target is lost, and the
+    source serves the slots again without its answer."""
 
     slots: tuple[tuple[int, int], ...]
     source: str
@@ -108,6 +109,7 @@ class MoveRecord(NamedTuple):
     handed_ms: int = 0
     moved_ms: int = 0
     ended_ms: int = 0
+    is_forced: bool = False
 
 
 class Holder(NamedTuple):
@@ -118,7 +120,8 @@ class Holder(NamedTuple):
 
 
 class NodeRecord(NamedTuple):
-    """A node: the address at which others reach it; the shard of which it is a member, or ""."""
+    """A node: the address at which others reach it; the shard of which it is a member, or "".
+    `is_ahead`: it has seen a later state of the store, and ignores this one."""
 
     host: str
     port: int
@@ -127,6 +130,7 @@ class NodeRecord(NamedTuple):
     zone: str
     version: str
     shard: str
+    is_ahead: bool = False
 
 
 Record = TypeVar(
@@ -219,10 +223,11 @@ def _move(fields: _Fields) -> MoveRecord:
         fields.number("created_ms", 0),
         (terms[0], terms[1]),
         fields.text("reason"),
-        *(
-            fields.number(name, 0)
+        **{
+            name: fields.number(name, 0)
             for name in ("retries", "begun_ms", "handed_ms", "moved_ms", "ended_ms")
-        ),
+        },
+        is_forced=fields.flag("is_forced"),
     )
 
 
@@ -239,6 +244,7 @@ def _node(fields: _Fields) -> NodeRecord:
         fields.text("zone"),
         fields.text("version"),
         fields.text("shard"),
+        fields.flag("is_ahead"),
     )
 
 
@@ -271,6 +277,13 @@ class _Fields:
     def number(self, field: str, least: int, most: int = TERM_MAX) -> int:
         found = self._found.get(field)
         if type(found) is not int or not least <= found <= most:
+            raise self.wrong(field)
+        return found
+
+    def flag(self, field: str) -> bool:
+        """False without the field: earlier versions do not write it."""
+        found = self._found.get(field, False)
+        if not isinstance(found, bool):
             raise self.wrong(field)
         return found
 
