@@ -28,8 +28,9 @@ from tests.support.shards import free_range
 from tests.support.waiting import wait_until
 
 from millstream.__main__ import main
-from millstream.server.cluster.store import etcd_connection
+from millstream.server.cluster.store import etcd_connection, etcd_store
 from millstream.server.cluster.store import etcd_requests as requests
+from millstream.server.cluster.store.etcd_connection import NoAnswer
 from millstream.server.cluster.store.etcd_store import (
     TIMEOUT_S,
     EtcdStore,
@@ -191,6 +192,36 @@ def test_the_next_endpoint_is_asked(etcd: Etcd) -> None:
                 await store_at(f"{refusing},{hanging}").read()
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("count", "limits"), [(1, [2.0]), (2, [2.0, 2.0]), (3, [2.0, 1.0, 1.0]), (6, [2.0, *5 * [0.5]])]
+)
+def test_the_loss_of_all_endpoints_is_noticed_soon(
+    count: int, limits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All endpoints together have twice the time of one."""
+    now_s = 100.0
+    given: list[float] = []
+
+    @asynccontextmanager
+    async def hang(
+        at: object, call: object, headers: object, limit_s: float
+    ) -> AsyncIterator[None]:
+        nonlocal now_s
+        now_s += limit_s
+        given.append(limit_s)
+        raise NoAnswer("no answer")
+        yield
+
+    async def body() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+        monkeypatch.setattr(etcd_store, "send", hang)
+        with pytest.raises(Unreachable):
+            await store_at(",".join(f"http://h{number}" for number in range(count))).read()
+
+    asyncio.run(body())
+    assert given == pytest.approx(limits)
 
 
 def test_a_watch_of_compacted_changes_ends(etcd: Etcd) -> None:

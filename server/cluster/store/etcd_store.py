@@ -1,8 +1,9 @@
 """etcd as the store of a cluster: its endpoints, users and errors.
 
 A request goes to the endpoint that answered last. If that one does not answer within TIMEOUT_S, it
-goes to the next one: a member of etcd without a majority would answer after 7 s. So it may be
-carried out twice. A transaction whose second attempt did not find what it compares with may have
+goes to the next one: a member of etcd without a majority would answer after 7 s. All endpoints
+together have twice that time, so that the loss of etcd is noticed soon. So a request may be carried
+out twice. A transaction whose second attempt did not find what it compares with may have
 been carried out the first time; that is Unreachable, too.
 
 A leader of etcd that has lost its majority, or was stopped, keeps leases alive until it notices
@@ -50,7 +51,8 @@ from millstream.server.cluster.store.store import (
     Unreachable,
 )
 
-TIMEOUT_S = 2.0  # for an endpoint
+TIMEOUT_S = 2.0  # for an endpoint; all together have twice that
+LEAST_S = 0.5  # for an endpoint, however many there are
 ENDPOINTS_MAX = 16
 KEEPING_ATTEMPTS = 3
 DEFAULT_PORT = 2379
@@ -199,9 +201,11 @@ class EtcdStore:
         """The outcome of a request, from the first endpoint that answers."""
         failures: list[tuple[Endpoint, Exception]] = []
         is_unclear = False  # an endpoint may have carried it out, but has not answered
+        times = _Times(len(self._endpoints))
         for endpoint in list(self._endpoints):
+            limit_s = times.next_s()
             try:
-                outcome = requests.parsed(parse, await self._ask_one(endpoint, call))
+                outcome = requests.parsed(parse, await self._ask_one(endpoint, call, limit_s))
             except FAILURES as problem:
                 failures.append((endpoint, problem))
                 is_unclear |= not isinstance(problem, NotSent)
@@ -221,37 +225,41 @@ class EtcdStore:
             return outcome
         raise Unreachable(_told(failures))
 
-    async def _ask_one(self, endpoint: Endpoint, call: Call) -> Fields:
+    async def _ask_one(self, endpoint: Endpoint, call: Call, limit_s: float) -> Fields:
         """The reply of an endpoint. An old token is replaced once."""
         try:
-            return await self._reply(endpoint, call)
+            return await self._reply(endpoint, call, limit_s)
         except EtcdError as problem:
             if not self._clear_token(problem):
                 raise
-        return await self._reply(endpoint, call)
+        return await self._reply(endpoint, call, limit_s)
 
-    async def _reply(self, endpoint: Endpoint, call: Call) -> Fields:
-        async with self._send(endpoint, call, {}) as reply:
-            return await _fields_of(reply)
+    async def _reply(self, endpoint: Endpoint, call: Call, limit_s: float) -> Fields:
+        async with self._send(endpoint, call, {}, limit_s) as reply:
+            return await _fields_of(reply, limit_s)
 
     @asynccontextmanager
     async def _send(
-        self, endpoint: Endpoint, call: Call, headers: Mapping[str, str]
+        self,
+        endpoint: Endpoint,
+        call: Call,
+        headers: Mapping[str, str],
+        limit_s: float = TIMEOUT_S,
     ) -> AsyncIterator[Reply]:
         if self._login is not None and not self._token:
-            await self._authenticate(endpoint, self._login)
+            await self._authenticate(endpoint, self._login, limit_s)
         token = {"Authorization": self._token} if self._token else {}
-        async with send(endpoint, call, {**headers, **token}, TIMEOUT_S) as reply:
+        async with send(endpoint, call, {**headers, **token}, limit_s) as reply:
             yield reply
 
     # The user
 
-    async def _authenticate(self, endpoint: Endpoint, login: Login) -> None:
+    async def _authenticate(self, endpoint: Endpoint, login: Login, limit_s: float) -> None:
         """Get a token, unless etcd has no users."""
         call = requests.authenticate(*login)
         try:
-            async with send(endpoint, call, {}, TIMEOUT_S) as reply:
-                self._token = requests.token_of(await _fields_of(reply))
+            async with send(endpoint, call, {}, limit_s) as reply:
+                self._token = requests.token_of(await _fields_of(reply, limit_s))
         except (NoAnswer, UnexpectedReply) as problem:
             raise NotSent(str(problem)) from None
         except EtcdError as problem:
@@ -272,13 +280,30 @@ class EtcdStore:
         self._endpoints.append(endpoint)
 
 
-async def _fields_of(reply: Reply) -> Fields:
-    """All of a reply that is no stream. NoAnswer if it takes longer than TIMEOUT_S."""
+class _Times:
+    """The time that each endpoint in turn may take for one request."""
+
+    def __init__(self, endpoints: int) -> None:
+        self._left = endpoints
+        self._end_s = 0.0  # of all of them
+
+    def next_s(self) -> float:
+        """For the next endpoint: TIMEOUT_S for the first, then its share of what is left."""
+        left, self._left = self._left, self._left - 1
+        now_s = asyncio.get_running_loop().time()
+        if not self._end_s:
+            self._end_s = now_s + 2 * TIMEOUT_S
+            return TIMEOUT_S
+        return max(LEAST_S, min(TIMEOUT_S, (self._end_s - now_s) / left))
+
+
+async def _fields_of(reply: Reply, limit_s: float) -> Fields:
+    """All of a reply that is no stream. NoAnswer if it takes longer than this."""
     try:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(limit_s):
             return requests.reply_of(await reply.content())
     except TimeoutError:
-        raise NoAnswer(f"no answer in {TIMEOUT_S:g} s") from None
+        raise NoAnswer(f"no answer in {round(limit_s, 1):g} s") from None
 
 
 def _refusal(endpoint: Endpoint, problem: EtcdError) -> Refused:
