@@ -17,6 +17,7 @@ from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import NO_REPLY, OK, Wait
 from millstream.commands.table.containers import unknown_subcommand
+from millstream.commands.table.registry import COMMANDS, Handler
 from millstream.errors import SYNTAX, CommandError
 from millstream.storage.keyspace.slot_ranges import Ranges, checked_ranges
 
@@ -170,6 +171,21 @@ def _targets(ctx: Context[PeersHost], args: Args) -> SlotTargets:
     return targets
 
 
+def _known_after(
+    check: Callable[[Context[PeersHost], Args], object],
+) -> Callable[[Handler], Handler]:
+    """The subcommand of a handler is unknown to clients that do not pass the check, whatever the
+    number of their words."""
+
+    def note(handler: Handler) -> Handler:
+        rows = COMMANDS[b"cluster"].subcommands.values()
+        next(row for row in rows if row.handler is handler).known_after = check
+        return handler
+
+    return note
+
+
+@_known_after(_peers)
 @cluster_command("PEER secret:string", "admin noscript loading dataless no_auth no_multi")
 def cluster_peer(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command between the nodes of a cluster.
@@ -180,6 +196,7 @@ def cluster_peer(ctx: Context[PeersHost], args: Args) -> object:
     return OK
 
 
+@_known_after(_peers)
 @cluster_command("SEEN", "admin noscript dataless no_multi nondeterministic_output")
 def cluster_seen(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command, of `millstream cluster init --from-nodes`.
@@ -207,6 +224,7 @@ class PromiseWait(PositionWait):
         return [last.term, last.history.encode(), last.number]
 
 
+@_known_after(_peers_of_node)
 @cluster_command(
     "PROMISE shard:string term:integer candidate:string reason:string node:string",
     "admin noscript no_async_loading dataless blocking no_auth no_multi",
@@ -237,6 +255,7 @@ def cluster_promise(ctx: Context[PeersHost], args: Args) -> object:
     return Wait(waiting, 0)
 
 
+@_known_after(_peers_of_node)
 @cluster_command(
     "RELAY kind:string channel:string message:string",
     "admin noscript loading dataless no_auth no_multi",
@@ -258,6 +277,7 @@ def cluster_relay(ctx: Context[PeersHost], args: Args) -> object:
     return ctx.server.pubsub.publish(channel, message)
 
 
+@_known_after(_targets)
 @cluster_command(
     "COPYSLOTS move:string node:string term:integer history:string number:integer slot:integer "
     "<range: start-slot:integer end-slot:integer> [start-slot:integer end-slot:integer ...]",
@@ -286,6 +306,7 @@ def cluster_copyslots(ctx: Context[PeersHost], args: Args) -> object:
     return NO_REPLY
 
 
+@_known_after(_targets)
 @cluster_command("ACKSLOTS number:integer", "admin noscript loading dataless no_auth no_multi")
 def cluster_ackslots(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command between the nodes of a cluster.
@@ -296,6 +317,7 @@ def cluster_ackslots(ctx: Context[PeersHost], args: Args) -> object:
     return NO_REPLY
 
 
+@_known_after(_targets)
 @cluster_command("HANDSLOTS round:integer", "admin noscript loading dataless no_auth no_multi")
 def cluster_handslots(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command between the nodes of a cluster.
@@ -306,6 +328,7 @@ def cluster_handslots(ctx: Context[PeersHost], args: Args) -> object:
     return NO_REPLY
 
 
+@_known_after(_peers_of_node)
 @cluster_command(
     "RETURNSLOTS move:string node:string term:integer retries:integer",
     "admin noscript no_async_loading dataless no_auth no_multi",

@@ -99,7 +99,8 @@ class Command:
     keys at fixed places, with 0 for none. `key_specs` say how the keys are used and where they are.
     `writes_with` is the option with which a command that else only reads may change data; its key
     is then read and written. `tips` are COMMAND's, for clients; `categories` ACL's. `unlisted`
-    subcommands are known to dispatch and to nothing else: they answer an error."""
+    subcommands are known to dispatch and to nothing else: they answer an error. `known_after` is
+    called before the error about the number of words, and may raise another one."""
 
     def __init__(
         self,
@@ -127,6 +128,7 @@ class Command:
         self.traits: frozenset[str] = frozenset()
         self.subcommands: dict[bytes, Command] = {}
         self.unlisted: dict[bytes, Command] = {}
+        self.known_after: Handler | None = None
 
     @property
     def summary(self) -> str:

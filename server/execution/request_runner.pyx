@@ -110,6 +110,9 @@ cdef class RequestRunner:
             return self.refuse_unknown(client, args)
         if args.count != row.arity and (row.arity > 0 or args.count < -row.arity):
             row.rejected += 1
+            if row.command.known_after is not None:
+                context.session = client
+                row.command.known_after(context, args)
             raise self.arity_error(client, row)
         if row.guarded:
             self.begin_guarded(client, row, args)

@@ -296,6 +296,22 @@ def test_only_nodes_may_ask_for_promises() -> None:
     assert shard.members[1].terms.promised == 1
 
 
+@pytest.mark.parametrize("name", ["PROMISE", "RELAY", "COPYSLOTS", "ACKSLOTS", "RETURNSLOTS"])
+def test_others_do_not_learn_how_many_words_nodes_send(name: str) -> None:
+    shard = Shard()
+    unknown = f"ERR unknown subcommand '{name}'. Try CLUSTER HELP."
+    wrong = f"ERR wrong number of arguments for 'cluster|{name.lower()}' command"
+    client = shard.nodes[0].accept()
+    words = b"CLUSTER", name.encode(), b"x", b"y"
+    for asked in (words[:2], words):
+        assert shard.ask(0, *asked, client=client) == unknown
+    shard.ask(0, b"CLUSTER", b"PEER", SECRET, client=client)
+    refusal = shard.ask(0, *words, client=client)
+    assert refusal == (unknown if name in ("COPYSLOTS", "ACKSLOTS") else wrong)
+    missing = shard.ask(0, b"CLUSTER", b"PEER")
+    assert missing == "ERR wrong number of arguments for 'cluster|peer' command"
+
+
 def test_only_nodes_may_ask_for_slots_that_have_left() -> None:
     shard = Shard()
     words = b"CLUSTER", b"RETURNSLOTS", b"1f", id_of_node(0).encode(), b"1", b"2"

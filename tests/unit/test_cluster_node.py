@@ -224,6 +224,9 @@ def test_refusals_in_a_transaction(node: Node) -> None:
         ("CLUSTER COUNTKEYSINSLOT 16384", "ERR Invalid slot"),
         ("CLUSTER GETKEYSINSLOT 0 -1", "ERR Invalid slot or number of keys"),
         ("CLUSTER REPLICAS abc", "ERR Unknown node abc"),
+        ("CLUSTER COPYSLOTS", "ERR unknown subcommand 'COPYSLOTS'. Try CLUSTER HELP."),
+        ("CLUSTER PEER", "ERR unknown subcommand 'PEER'. Try CLUSTER HELP."),
+        ("CLUSTER SEEN x", "ERR unknown subcommand 'SEEN'. Try CLUSTER HELP."),
         ("CLUSTER SYNCSLOTS x", "ERR unknown subcommand 'SYNCSLOTS'. Try CLUSTER HELP."),
     ],
 )
