@@ -35,7 +35,7 @@ from millstream.server.cluster.cluster_view import ClusterView, Found, view_of
 from millstream.server.cluster.member_actions import AskReturn, Purpose, Write
 from millstream.server.cluster.slot_moves.move_data import Copied, Left, SourceNode
 from millstream.server.cluster.slot_moves.move_judge import MoveJudge, canceled
-from millstream.server.cluster.slot_moves.move_rules import ENDED, planned
+from millstream.server.cluster.slot_moves.move_rules import ENDED, owned_by, planned
 from millstream.server.cluster.store.records import (
     BACKUP_LOCK,
     MOVE,
@@ -46,7 +46,7 @@ from millstream.server.cluster.store.records import (
     encode,
 )
 from millstream.server.cluster.store.store import Change, Compare
-from millstream.storage.keyspace.slot_ranges import Ranges, slots_of
+from millstream.storage.keyspace.slot_ranges import Ranges, ranges_of, slots_of
 
 # Members of a shard, and how many besides the primary must have each frame.
 SIZES = ((3, 1), (3, 1), (2, 1), (1, 0), (1, 0))
@@ -236,6 +236,15 @@ class MoveReplica(Replica):
 
     def has_moved(self, move: str) -> None:
         pass
+
+    def hide(self, move: str, slots: Collection[int], shard: str) -> bool:
+        order, state = self.lead_order, self.state
+        if order is None or self.disk.promised_term > order.term:
+            return False
+        shown = {slot for slot in slots if state.slots.get(slot) and not state.hides(slot)}
+        if shown:
+            self.record(Effect("LEAVE", move, ranges_of(shown), shard=shard))
+        return True
 
     def stay(self, move: str) -> None:
         if move in self.state.left:
@@ -612,6 +621,8 @@ class MoveWorld(World):
             assert node is not None
             state = node.run.replica.state
             demand(not state.imports and not state.left, f"{node.name} has a rest of a move")
+            own = {*slots_of(owned_by(self.view.map, name))}
+            demand(state.slots.keys() <= own, f"{node.name} has slots of other shards")
             self._judge_has(node, [one.name for one in self._shards[name]])
         for slot in SLOTS:
             serving = [

@@ -144,6 +144,29 @@ def test_a_store_with_an_earlier_step_is_not_believed() -> None:
     assert step_of(world) is Step.DONE
 
 
+def test_an_heir_frees_the_slots_if_leave_was_lost() -> None:
+    """Without N, the other member may lack the end of a move."""
+    world = begun((2, 0))
+    source = primary(world, "s1")
+    [heir] = [
+        world.nodes[one] for one in world.view.shards["s1"].record.members if one != source.name
+    ]
+    world.cut = {frozenset((source.name, heir.name))}
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.DONE)
+    world.pass_time(1000)
+    assert 0 not in source.run.replica.state.slots
+    assert heir.run.replica.state.slots[0]
+    source.is_frozen = True
+    world.heal()
+    source.is_frozen = True
+    world.pass_time(20_000)
+    assert primary(world, "s1") is heir
+    assert 0 not in heir.run.replica.state.slots
+    assert not heir.run.replica.state.left
+    world.end()
+
+
 def handed_over(world: MoveWorld) -> StoreState:
     """Slots of s1 move to s2 while no node of s1 sees the store; its state during the hand-over."""
     world.plan(((0, 5000),), "s2")

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 from tests.sim import net
-from tests.sim.moving_fleet import MOVE, RANGES, MovingFleet, MovingNode, contents
+from tests.sim.moving_fleet import (
+    MOVE,
+    MOVING,
+    RANGES,
+    TAG_SLOTS,
+    MovingFleet,
+    MovingNode,
+    contents,
+)
 
 from millstream.errors import CommandError
 from millstream.server.cluster.member_node import MemberNode
@@ -20,7 +28,7 @@ from millstream.server.cluster.slot_moves.slot_data import SlotData
 from millstream.server.cluster.slot_moves.slot_import import Phase, SlotImport
 from millstream.server.config.directives import Config
 from millstream.server.execution.eviction import Eviction
-from millstream.storage.keyspace.slot_ranges import Ranges
+from millstream.storage.keyspace.slot_ranges import Ranges, slots_of
 
 FULL = "MISCONF Errors writing to the AOF file: No space left on device"
 
@@ -56,6 +64,22 @@ def test_the_copy_is_exact_while_clients_write_and_links_are_cut(seed: int) -> N
     assert not fleet.source.moves.departures
     assert not fleet.target.moves.imports
     assert not contents(fleet.source)
+
+
+def test_slots_whose_departure_was_lost_are_hidden_and_freed() -> None:
+    """Of the slots, only those that have keys which are shown."""
+    fleet = MovingFleet(1)
+    fleet.rest(300)
+    node = fleet.source
+    assert contents(node)
+    assert node.moves.hide(MOVE, MOVING, "s2")
+    assert {*slots_of(node.moves.departures[MOVE].ranges)} <= {*TAG_SLOTS}
+    assert all(map(node.keyspace.slot_states.hides, contents(node)))
+    assert node.moves.hide("0a1c", MOVING, "s2")
+    assert [*node.moves.departures] == [MOVE]
+    node.moves.drop(MOVE, 2)
+    fleet.rest(200)
+    assert not contents(node)
 
 
 def test_slots_are_given_back_unless_they_are_served_here() -> None:

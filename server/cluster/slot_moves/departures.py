@@ -223,6 +223,17 @@ class Departures:
         """True if the data here has LEAVE."""
         return move in self._parts.data.departures
 
+    def hide(self, move: str, slots: Collection[int], shard: str) -> None:
+        """This shard has these slots, and LEAVE was lost: hide the keys that are here."""
+        ranges = self._parts.data.shown_of(slots)
+        if ranges:
+            self._parts.persistence.commits.flush_tick()
+            self._parts.data.note_left(move, ranges, shard)
+            self._parts.persistence.commits.flush_tick()
+            log.warning(
+                "move %s: a failover has lost that the slots have left: they are hidden", move
+            )
+
     def note_moved(self, move: str) -> None:
         """The map names the other shard now."""
         left = self._left.pop(move, None)

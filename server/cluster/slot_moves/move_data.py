@@ -81,6 +81,10 @@ class MoveData(Protocol):
     def stay(self, move: str) -> None:
         """Serve the slots again."""
 
+    def hide(self, move: str, slots: Collection[int], shard: str) -> bool:
+        """This shard has these slots, and the data may lack LEAVE: record it for those that have
+        keys which are not hidden. False if that is not possible yet."""
+
     # Both
 
     def drop(self, move: str, epoch: int) -> None:

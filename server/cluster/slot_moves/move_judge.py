@@ -50,6 +50,7 @@ from millstream.server.cluster.slot_moves.move_rules import (
     UNDECIDED,
     moved_map,
     overlap,
+    owned_by,
     owners_of,
     problem_of,
     running_of,
@@ -66,7 +67,7 @@ from millstream.server.cluster.store.records import (
     encode,
 )
 from millstream.server.cluster.store.store import Change, Compare
-from millstream.storage.keyspace.slot_ranges import Ranges
+from millstream.storage.keyspace.slot_ranges import Ranges, slots_of
 
 log = logging.getLogger("millstream.cluster")
 
@@ -113,6 +114,8 @@ class MoveJudge:
         self._versions: dict[str, tuple[int, int]] = {}  # and since when they are known
         self._begun_ms: dict[str, int] = {}
         self._asked: dict[str, tuple[int, int]] = {}  # versions, and the gaps then
+        self._compared: set[str] = set()  # moves whose slots the data has not, in the term
+        self._compared_term = 0
         self.returns = Returns()
 
     def look(self, leader: Leader, now_ms: int) -> None:
@@ -132,12 +135,23 @@ class MoveJudge:
             look.settle_import(move, ranges)
         for move, left in [*data.departures.items()]:
             look.settle_departure(move, left)
+        self._hide_lost(look, view, leader.led_term)
         self.returns.keep(data.departures.keys())
         data.keep([move for move, found in view.moves.items() if look.is_copied_here(found)])
         for move, found in sorted(view.moves.items(), key=lambda pair: (pair[1].version, pair[0])):
             if found.record.step not in self.stopped:
                 look.drive(move, found)
         look.forget_some()
+
+    def _hide_lost(self, look: _Look, view: ClusterView, term: int) -> None:
+        """Once in a term, compare the data with the slots that have moved away."""
+        if term != self._compared_term:
+            self._compared_term = term
+            self._compared.clear()
+        self._compared &= view.moves.keys()
+        for move in sorted(view.moves.keys() - self._compared):
+            if look.hide_lost(move, view.moves[move].record):
+                self._compared.add(move)
 
     def may_leave(self, leader: Leader, move: str, revision: int) -> bool:
         """The target asks: true if this source has to stop serving the slots, at once. The store is
@@ -273,6 +287,19 @@ class _Look:
                 self._data.drop(move, self._view.map.epoch)
         elif self._judge.returns.may_stay(self._leader, move, left, found, self._now_ms):
             self._data.stay(move)
+
+    def hide_lost(self, move: str, record: MoveRecord) -> bool:
+        """Without N, a failover may lose LEAVE, and the map has given the slots to another shard.
+        The keys that are left are hidden, and freed as after any move. False if that is not
+        known yet."""
+        if record.source != self._shard:
+            return True
+        if record.step not in OWNED:
+            return record.step in ENDED
+        if move in self._data.departures:
+            return False
+        own = {*slots_of(owned_by(self._view.map, self._shard))}
+        return self._data.hide(move, {*slots_of(record.slots)} - own, record.target)
 
     # Steps
 

@@ -135,18 +135,23 @@ class MoveLinks:
     def stay(self, move: str) -> None:
         self._try(self.leaving.stay, move)
 
+    def hide(self, move: str, slots: Collection[int], shard: str) -> bool:
+        return self._try(lambda move: self.leaving.hide(move, slots, shard), move)
+
     def drop(self, move: str, epoch: int) -> None:
         self._try(lambda move: self.arriving.drop(move, epoch), move)
         self._try(lambda move: self.leaving.drop(move, epoch), move)
 
-    def _try(self, order: Callable[[str], None], move: str) -> None:
-        """Carry out an order that records a frame. The judge gives some as soon as this node is the
-        primary in the store. Before its term begins here, a frame would continue the line of
-        history of the old primary, which may have made another one with this number."""
+    def _try(self, order: Callable[[str], None], move: str) -> bool:
+        """Carry out an order that records a frame; true if it was. The judge gives some as soon as
+        this node is the primary in the store. Before its term begins here, a frame would continue
+        the line of history of the old primary, which may have made another one with this number."""
         terms = self._role.terms
         if terms is None or not terms.is_leading:
-            return
+            return False
         try:
             order(move)
         except CommandError as error:
             log.warning("move %s: %s", move, error.message)
+            return False
+        return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from millstream.commands.later.effect_slots import divide
 from millstream.commands.later.slot_pieces import SlotPieces
@@ -11,7 +11,7 @@ from millstream.commands.runtime.effects import Effects
 from millstream.server.cluster.slot_moves.move_rules import overlap
 from millstream.server.cluster.slot_moves.slot_records import Place
 from millstream.storage.keyspace.keyspace import Keyspace
-from millstream.storage.keyspace.slot_ranges import Ranges
+from millstream.storage.keyspace.slot_ranges import Ranges, ranges_of
 from millstream.storage.keyspace.slot_states import Departure, Import
 
 
@@ -70,6 +70,11 @@ class SlotData:
         return keys
 
     # The source
+
+    def shown_of(self, slots: Iterable[int]) -> Ranges:
+        """Those of these slots that have keys and are not hidden."""
+        hidden, known = self._keyspace.hidden_slots, self._keyspace.databases[0].slots
+        return ranges_of(slot for slot in slots if slot not in hidden and known.count_in(slot))
 
     def capture(self, slot: int) -> SlotPieces:
         """A capture of a slot as it is after the last frame."""
