@@ -242,7 +242,7 @@ class RulesFleet(DurableFleet):
         self._note_states("promotion", node)
 
     def _note_states(self, kind: str, node: FleetNode) -> None:
-        for key in set(KEYS):
+        for key in dict.fromkeys(KEYS):
             stream = node.keyspace.databases[0].stream(key)
             if stream is None:
                 continue
@@ -280,7 +280,7 @@ class RulesFleet(DurableFleet):
         for held, count in shown.items():
             given = replay.given.get((0, *held), 0)
             demand(count <= given, f"{held} was seen {count} times and delivered {given} times")
-        for key in set(KEYS):
+        for key in dict.fromkeys(KEYS):
             stream = replay.data.databases[0].get(key)
             if isinstance(stream, Stream):
                 self._judge_stream(key, stream, node)
