@@ -51,13 +51,13 @@ _RUN_BLOCKS = 64
 _PENDING_BYTES = PENDING_SIZE * 3500
 _CHUNKS_AT_ONCE = 50  # with up to 64 pending entries each
 _KEYS_BYTES = SAVED_SIZE * 5000
+_GROUPS_AT_ONCE = 100
 # A group with more consumers, or a stream that holds more, has parts of its own for them, with at
-# most that many each. One costs as much time as this number of small effects.
+# most that many each.
 _CONSUMERS_AT_ONCE = 500
 _HELD_AT_ONCE = 500
-_HELD_BLOCKS = 8
-_HEAVY_WEIGHT = 256
-_GROUPS_AT_ONCE = 100
+_HELD_BLOCKS = 8  # of a run of held entries
+_HEAVY_WEIGHT = 256  # such a part takes as much time as this number of small effects
 # What a group has about single pending entries: rows that begin with an ID.
 _ABOUT_ENTRIES = ("large_counts", "dead")
 _ID = struct.Struct("<QQ")  # a record of a pending entry begins with that
@@ -93,7 +93,7 @@ def stream_parts(captured: Captured) -> Iterator[Part]:
     rest = {name: value for name, value in meta.items() if name not in (*head, *_OWN_PARTS)}
     rest["length"] = meta["length"]
     if len(meta.get("held", ())) > _HELD_AT_ONCE:
-        for data in rest.pop("held").parts(max(_HELD_AT_ONCE, 1), _HELD_BLOCKS):
+        for data in rest.pop("held").parts(_HELD_AT_ONCE, _HELD_BLOCKS):
             yield from _divided(key, HELD, data)
     if "schedule" in meta:
         schedule = meta["schedule"]
@@ -167,9 +167,9 @@ def _group_rest(
 ) -> Iterator[tuple[int, bytes]]:
     """The consumers of a group, if they are many, its pending entries with what it has about single
     ones, then the keys of its order."""
-    for start in range(1, 0 if members is None else len(members.names), _CONSUMERS_AT_ONCE):
-        assert members is not None
-        yield CONSUMERS, msgpack.packb([name, members.facts(start, _CONSUMERS_AT_ONCE)])
+    if members is not None:
+        for start in range(1, len(members.names), _CONSUMERS_AT_ONCE):
+            yield CONSUMERS, msgpack.packb([name, members.facts(start, _CONSUMERS_AT_ONCE)])
     begun = [0 for _ in about]
     for start in range(0, 0 if pending is None else pending.chunk_count, _CHUNKS_AT_ONCE):
         assert pending is not None

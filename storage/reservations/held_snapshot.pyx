@@ -217,7 +217,7 @@ def load_more(Stream stream not None, dict meta not None, uint64_t steady_ms) ->
     cdef Py_ssize_t start
     if "last_id" in meta:
         if stream.held is not None:
-            raise ValueError("the beginning of what it holds stands there twice")
+            raise ValueError("what it holds begins twice")
         held = stream.held = Held()
         held.last.ms, held.last.seq = meta["last_id"]
         held.writers.first_reserved.ms, held.writers.first_reserved.seq = meta["first_reserved"]
@@ -332,19 +332,12 @@ cdef int load_entry(Held held, row, list writers) except -1:
 
 cdef int load_run(Held held, row, list writers) except -1:
     cdef Run made = Run.__new__(Run)
-    blocks = []
-    for count, data in row[1]:
-        blocks += Block.unpack(memoryview(data), 0, count)[0]
-    if not blocks:
-        raise ValueError("a run without entries")
+    cdef list blocks = blocks_of(row)
     made.entries = EntryLog.__new__(EntryLog)
-    made.entries.last_ms, made.entries.last_seq = blocks[len(blocks) - 1].last_id
-    load_blocks(made.entries, blocks, len(row) < 4 or row[3])
-    made.entries.entries_added = made.entries.length
     made.id.ms, made.id.seq = blocks[0].first_id
+    add_blocks(held, made, blocks, len(row) < 4 or row[3])
     add_writers(made, row[2], writers)
     held.segments.items.append(made)
-    note_entries(held, made, 0, 0)
     return 0
 
 
@@ -352,25 +345,39 @@ cdef int extend_run(Held held, row, list writers) except -1:
     """Add blocks to the last segment, which is a run."""
     cdef list segments = held.segments.items
     cdef Run run
-    cdef uint64_t entries
-    cdef list blocks = []
     if not segments or type(segments[len(segments) - 1]) is not Run:
         raise ValueError("more of a run without its beginning")
     run = <Run>segments[len(segments) - 1]
+    if run.entries.has_tail():  # this run was in a snapshot meanwhile
+        run.entries.seal()
+    add_blocks(held, run, blocks_of(row), row[3])
+    add_writers(run, row[2], writers)
+    return 0
+
+
+cdef list blocks_of(row):
+    """The blocks of a row of a run."""
+    cdef list blocks = []
     for count, data in row[1]:
         blocks += Block.unpack(memoryview(data), 0, count)[0]
     if not blocks:
         raise ValueError("a run without entries")
-    entries = run.entries.length
-    first_ms, first_seq = blocks[0].first_id
-    if run.entries.has_tail():  # this run was in a snapshot meanwhile
-        run.entries.seal()
+    return blocks
+
+
+cdef int add_blocks(Held held, Run run, list blocks, bint is_open) except -1:
+    """Add blocks to a run, and count their entries. `is_open`: the last one continues."""
+    cdef uint64_t before = run.entries.length
+    cdef uint64_t size_bytes = 0
     run.entries.last_ms, run.entries.last_seq = blocks[len(blocks) - 1].last_id
-    load_blocks(run.entries, blocks, row[3])
+    load_blocks(run.entries, blocks, is_open)
     run.entries.entries_added = run.entries.length
-    add_writers(run, row[2], writers)
-    note_entries(held, run, first_ms, first_seq)
-    held.entries -= entries
+    first_ms, first_seq = blocks[0].first_id
+    for _, _, words in run.entries.range(first_ms, first_seq):
+        size_bytes += sum([len(word) for word in words]) + ENTRY_BYTES
+    run.size_bytes += size_bytes
+    held.entries += run.entries.length - before
+    held.size_bytes += size_bytes
     return 0
 
 
@@ -384,15 +391,4 @@ cdef int add_writers(Run run, numbers, list writers) except -1:
     run.writers = more if run.writers is None else run.writers + more
     if len(run.writers) != len(run.entries):
         raise ValueError("a run has not one writer for each entry")
-    return 0
-
-
-cdef int note_entries(Held held, Run run, uint64_t first_ms, uint64_t first_seq) except -1:
-    """Count the entries of a run from an ID on."""
-    cdef uint64_t size_bytes = 0
-    for _, _, words in run.entries.range(first_ms, first_seq):
-        size_bytes += sum([len(word) for word in words]) + ENTRY_BYTES
-    run.size_bytes += size_bytes
-    held.entries += run.entries.length
-    held.size_bytes += size_bytes
     return 0

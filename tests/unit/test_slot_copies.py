@@ -194,7 +194,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_parts, "_KEYS_BYTES", key_parts.SAVED_SIZE * 2)
     monkeypatch.setattr(key_parts, "_GROUPS_AT_ONCE", 1)
     monkeypatch.setattr(key_parts, "_CONSUMERS_AT_ONCE", 1)
-    monkeypatch.setattr(key_parts, "_HELD_AT_ONCE", 0)
+    monkeypatch.setattr(key_parts, "_HELD_AT_ONCE", 1)
     monkeypatch.setattr(key_parts, "_HELD_BLOCKS", 1)
 
 
