@@ -198,8 +198,8 @@ def _refuse_two_lines(views: Sequence[ClusterView], newest: SlotRanges) -> None:
     """The epochs of two lines of etcd that have parted do not say which map is the later one."""
     owned = {move for view in views for move, one in view.moves.items() if one.record.step in OWNED}
     for view in views:
-        for move in owned & view.moves.keys() if view.map == newest else ():
-            if view.moves[move].record.step not in OWNED:
+        for move, one in view.moves.items():
+            if view.map == newest and move in owned and one.record.step not in OWNED:
                 raise Unrecoverable(
                     f"the move {move} has ended, but not in the state with epoch {newest.epoch} of "
                     "the map: an etcd that was restored from a backup was used. Restore a backup "

@@ -36,15 +36,15 @@ def exposure_warnings(config: Config) -> list[str]:
 def _files(config: Config) -> Iterator[tuple[Path, str]]:
     for name in config.files_with_passwords:
         yield Path(name), "passwords"
-    if config.aclfile:
-        yield Path(config.located(config.aclfile)), "passwords of users"
-    for key_file in (config.tls.key_file, config.tls.client_key_file):
-        if key_file:
-            yield Path(config.located(key_file)), "the key of a certificate"
-    if config.cluster.etcd_password_file:
-        yield Path(config.located(config.cluster.etcd_password_file)), "the password of etcd"
-    if config.cluster.etcd_key:
-        yield Path(config.located(config.cluster.etcd_key)), "the key of a certificate"
+    for name, content in (
+        (config.aclfile, "passwords of users"),
+        (config.tls.key_file, "the key of a certificate"),
+        (config.tls.client_key_file, "the key of a certificate"),
+        (config.cluster.etcd_password_file, "the password of etcd"),
+        (config.cluster.etcd_key, "the key of a certificate"),
+    ):
+        if name:
+            yield Path(config.located(name)), content
 
 
 def _defines_passwords(aclfile: Path) -> bool:

@@ -81,8 +81,8 @@ def load(file: Path | None, arguments: Sequence[str]) -> Config:
     apply_lines(config, read_arguments(arguments, config.sources))
     count = int(os.environ.get(NODE_COUNT_VARIABLE, "1"))
     config.maxmemory = max(config.maxmemory // count, min(config.maxmemory, 1))
-    config.cluster.enabled = config.cluster.enabled or bool(config.cluster.name)
     cluster = config.cluster
+    cluster.enabled = cluster.enabled or bool(cluster.name)
     for directive, is_given in (
         ("cluster-etcd", bool(cluster.etcd)),
         ("cluster-shard", cluster.shard != "auto"),
