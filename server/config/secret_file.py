@@ -37,7 +37,7 @@ def _read(path: str) -> tuple[bytes, os.stat_result]:
 def _problem_of(path: str, secret: bytes, found: os.stat_result) -> str:
     """The reason why a file with this text cannot be used; "" if it can."""
     if not stat.S_ISREG(found.st_mode):
-        return "is no file"
+        return "is not a file"
     exposed = stat.S_IRGRP | stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH
     if found.st_uid == 0 and os.geteuid():
         exposed &= ~stat.S_IRGRP  # the credentials of systemd, for example

@@ -69,7 +69,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=f"cannot read {path}: No such file"):
         ClusterSecret(config)
     os.mkfifo(path, 0o600)  # a read would wait
-    with pytest.raises(StartError, match=f"{path} is no file"):
+    with pytest.raises(StartError, match=f"{path} is not a file"):
         ClusterSecret(config)
 
 
