@@ -17,7 +17,6 @@ from millstream.commands.runtime.arguments import Args
 from millstream.commands.runtime.context import Context, Session
 from millstream.commands.runtime.replies import NO_REPLY, OK, Wait
 from millstream.commands.table.containers import unknown_subcommand
-from millstream.commands.table.registry import COMMANDS, Handler
 from millstream.errors import SYNTAX, CommandError
 from millstream.storage.keyspace.slot_ranges import Ranges, checked_ranges
 
@@ -171,22 +170,11 @@ def _targets(ctx: Context[PeersHost], args: Args) -> SlotTargets:
     return targets
 
 
-def _known_after(
-    check: Callable[[Context[PeersHost], Args], object],
-) -> Callable[[Handler], Handler]:
-    """The subcommand of a handler is unknown to clients that do not pass the check, whatever the
-    number of their words."""
-
-    def note(handler: Handler) -> Handler:
-        rows = COMMANDS[b"cluster"].subcommands.values()
-        next(row for row in rows if row.handler is handler).known_after = check
-        return handler
-
-    return note
-
-
-@_known_after(_peers)
-@cluster_command("PEER secret:string", "admin noscript loading dataless no_auth no_multi")
+@cluster_command(
+    "PEER secret:string",
+    "admin noscript loading dataless no_auth no_multi",
+    known_after=_peers,
+)
 def cluster_peer(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command between the nodes of a cluster.
 
@@ -196,8 +184,9 @@ def cluster_peer(ctx: Context[PeersHost], args: Args) -> object:
     return OK
 
 
-@_known_after(_peers)
-@cluster_command("SEEN", "admin noscript dataless no_multi nondeterministic_output")
+@cluster_command(
+    "SEEN", "admin noscript dataless no_multi nondeterministic_output", known_after=_peers
+)
 def cluster_seen(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command, of `millstream cluster init --from-nodes`.
 
@@ -224,10 +213,10 @@ class PromiseWait(PositionWait):
         return [last.term, last.history.encode(), last.number]
 
 
-@_known_after(_peers_of_node)
 @cluster_command(
     "PROMISE shard:string term:integer candidate:string reason:string node:string",
     "admin noscript no_async_loading dataless blocking no_auth no_multi",
+    known_after=_peers_of_node,
 )
 def cluster_promise(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command between the nodes of a cluster.
@@ -255,10 +244,10 @@ def cluster_promise(ctx: Context[PeersHost], args: Args) -> object:
     return Wait(waiting, 0)
 
 
-@_known_after(_peers_of_node)
 @cluster_command(
     "RELAY kind:string channel:string message:string",
     "admin noscript loading dataless no_auth no_multi",
+    known_after=_peers_of_node,
 )
 def cluster_relay(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command between the nodes of a cluster.
@@ -277,11 +266,11 @@ def cluster_relay(ctx: Context[PeersHost], args: Args) -> object:
     return ctx.server.pubsub.publish(channel, message)
 
 
-@_known_after(_targets)
 @cluster_command(
     "COPYSLOTS move:string node:string term:integer history:string number:integer slot:integer "
     "<range: start-slot:integer end-slot:integer> [start-slot:integer end-slot:integer ...]",
     "admin noscript no_async_loading dataless no_auth no_multi",
+    known_after=_targets,
 )
 def cluster_copyslots(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command between the nodes of a cluster.
@@ -306,8 +295,11 @@ def cluster_copyslots(ctx: Context[PeersHost], args: Args) -> object:
     return NO_REPLY
 
 
-@_known_after(_targets)
-@cluster_command("ACKSLOTS number:integer", "admin noscript loading dataless no_auth no_multi")
+@cluster_command(
+    "ACKSLOTS number:integer",
+    "admin noscript loading dataless no_auth no_multi",
+    known_after=_targets,
+)
 def cluster_ackslots(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command between the nodes of a cluster.
 
@@ -317,8 +309,11 @@ def cluster_ackslots(ctx: Context[PeersHost], args: Args) -> object:
     return NO_REPLY
 
 
-@_known_after(_targets)
-@cluster_command("HANDSLOTS round:integer", "admin noscript loading dataless no_auth no_multi")
+@cluster_command(
+    "HANDSLOTS round:integer",
+    "admin noscript loading dataless no_auth no_multi",
+    known_after=_targets,
+)
 def cluster_handslots(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command between the nodes of a cluster.
 
@@ -328,10 +323,10 @@ def cluster_handslots(ctx: Context[PeersHost], args: Args) -> object:
     return NO_REPLY
 
 
-@_known_after(_peers_of_node)
 @cluster_command(
     "RETURNSLOTS move:string node:string term:integer retries:integer",
     "admin noscript no_async_loading dataless no_auth no_multi",
+    known_after=_peers_of_node,
 )
 def cluster_returnslots(ctx: Context[PeersHost], args: Args) -> object:
     """An internal command between the nodes of a cluster.

@@ -181,14 +181,15 @@ class CommandGroup:
         complexity: str = "O(1)",
         keys: str | KeyUse = "",
         arity: int = 0,
+        known_after: Handler | None = None,
     ) -> Callable[[H], H]:
         """Register the handler below under the name that its usage begins with.
 
         The rest of the usage is the syntax line, from which arity and places of keys follow; an
         `arity` is given for what the line does not show. `tags` are flags, traits, tips for
         clients, ACL categories (``@keyspace``) and ``writes_with:OPTION``. `keys` says how keys are
-        used where the flags do not. The first paragraph of the handler's docstring is the summary,
-        the rest is the description.
+        used where the flags do not; for `known_after` see `Command`. The first paragraph of the
+        handler's docstring is the summary, the rest is the description.
         """
         name, _, syntax = usage.partition(" ")
 
@@ -202,6 +203,7 @@ class CommandGroup:
                 syntax,
                 complexity,
             )
+            row.known_after = known_after
             _derive(row, f"{self.tags} {tags}", keys)
             _add(row)
             return handler
