@@ -26,7 +26,7 @@ from millstream.storage.keyspace.keyspace_core cimport DatabaseCore as Database
 from millstream.commands.admin.client_line import user_name
 from millstream.commands.runtime.replies import NULL_ARRAY, Again, Simple, SlicedChain
 from millstream.errors import (
-    DEBUG_NOT_ALLOWED, SYNTAX, CommandError, refused_in_cluster, wrong_arity,
+    DEBUG_NOT_ALLOWED, SYNTAX, CommandError, refused_in_cluster, refused_to_subscriber, wrong_arity,
 )
 from millstream.server.execution.audit import Audit
 from millstream.server.execution.blocking import INTERNAL
@@ -247,9 +247,7 @@ cdef class RequestRunner:
         commands are refused for a RESP2 client with subscriptions."""
         if client.resp == 2 and not row.when_subscribed and client.is_subscribed():
             row.rejected += 1
-            raise CommandError(
-                f"ERR Can't execute '{row.name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / "
-                "QUIT / RESET are allowed in this context")
+            raise CommandError(refused_to_subscriber(row.name))
         if client.queue is None or not row.queued:
             return False
         if row.refused_in_multi:

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Protocol, cast
 
 from millstream.commands.table.registry import Command
+from millstream.errors import refused_to_subscriber
 from millstream.server.cluster.gateway_socket import with_port
 from millstream.server.execution.slot_check import positions_of
 from millstream.server.gateway import request_policies as policies
@@ -34,7 +35,7 @@ from millstream.server.gateway.routing import ENDED, INVALID, LARGE, SPREAD, WOR
 from millstream.server.gateway.spread_requests import SpreadPart
 from millstream.server.gateway.subscriptions import Subscriptions
 from millstream.server.gateway.told_ports import TELL_PORTS
-from millstream.server.gateway.transaction import CROSSSLOT, OK
+from millstream.server.gateway.transaction import CROSSSLOT, OK, encode_error
 from millstream.server.gateway.waiting_reads import WAITS_MAX, WaitingRead, may_wait
 from millstream.server.net.keepalive import keep_alive
 from millstream.server.protocol.resp import Limits
@@ -45,10 +46,6 @@ PING = b"*1\r\n$4\r\nPING\r\n"
 PING_REFUSED = b"-NOPERM "  # to a client that is logged in
 UNKNOWN = (b"-NOAUTH ", b"-WRONGPASS ")  # a client that is not logged in
 IS_FULL = attrgetter("is_full")  # of a connection to a node
-SUBSCRIBED = (
-    "Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed "
-    "in this context"
-)
 REFUSED = "-ERR %s is not served by the gateway: connect to a node\r\n"
 
 
@@ -205,7 +202,7 @@ class Client(asyncio.Protocol):
             elif node == LARGE:  # only a node knows whether the client has to log in
                 self._alone(partial(sending.ask_aside, PING, self._note_trust))
             elif node == INVALID:
-                self._answer(encode_error(self._reader.error))
+                self._answer(encode_error(f"ERR {reader.error}"))
                 self._is_ending = True
         self._is_working = False
         for upstream in list(self.upstreams.values()):
@@ -266,7 +263,7 @@ class Client(asyncio.Protocol):
         if row is None or (kind != policies.TRANSACTION and not _takes(row, len(words))):
             self._transaction.send_keyless(raw)
         elif self._is_limited and "subscribed" not in row.traits:
-            self._answer(encode_error(SUBSCRIBED % row.name))
+            self._answer(encode_error(refused_to_subscriber(row.name)))
         elif self._is_limited and row.name == "ping":  # a node without subscriptions says PONG
             self._sending.send(min(self._subscriptions.nodes()), raw)
         elif not reader.is_trusted and (kind == policies.REFUSED or row.name == "multi"):
@@ -373,7 +370,7 @@ class Client(asyncio.Protocol):
     def _note_trust(self, reply: bytes) -> None:
         """The client has not logged in if it gets these errors."""
         if reply.startswith(UNKNOWN):
-            self._answer(encode_error(self._reader.error))
+            self._answer(encode_error(f"ERR {self._reader.error}"))
             self._is_ending = True
         self._reader.is_trusted = True
 
@@ -495,7 +492,3 @@ class Client(asyncio.Protocol):
 def _takes(row: Command, count: int) -> bool:
     """True if the command may have this number of words."""
     return count == row.arity or (row.arity < 0 and count >= -row.arity)
-
-
-def encode_error(text: str) -> bytes:
-    return b"-ERR %s\r\n" % text.encode("latin-1", "replace")

@@ -13,17 +13,17 @@ from millstream.server.execution import slot_check
 from millstream.server.gateway.node_connection import NodeConnection
 
 
-def _error(message: str) -> bytes:
-    return b"-%s\r\n" % message.encode()
+def encode_error(message: str) -> bytes:
+    return b"-%s\r\n" % message.encode("latin-1", "replace")
 
 
 MULTI = b"*1\r\n$5\r\nMULTI\r\n"
 DISCARD = b"*1\r\n$7\r\nDISCARD\r\n"
 OK, QUEUED = b"+OK\r\n", b"+QUEUED\r\n"
-NESTED = _error(transactions.NESTED)
-WATCH_INSIDE = _error(transactions.WATCH_INSIDE)
-CROSSSLOT = _error(slot_check.CROSSSLOT)
-EXECABORT = _error(transactions.EXECABORT)
+NESTED = encode_error(transactions.NESTED)
+WATCH_INSIDE = encode_error(transactions.WATCH_INSIDE)
+CROSSSLOT = encode_error(slot_check.CROSSSLOT)
+EXECABORT = encode_error(transactions.EXECABORT)
 KEPT_MAX_BYTES = 1 << 20
 
 

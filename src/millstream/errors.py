@@ -96,6 +96,14 @@ def refused_in_cluster(name: str) -> str:
     return f"ERR {name} does not change this cluster: see millstream cluster --help"
 
 
+def refused_to_subscriber(name: str) -> str:
+    """Redis' error of most commands for a RESP2 client with subscriptions."""
+    return (
+        f"ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET "
+        "are allowed in this context"
+    )
+
+
 def wrong_arity(name: str) -> CommandError:
     """Redis' error for a wrong number of arguments; a subcommand is named ``container|sub``."""
     return CommandError(f"ERR wrong number of arguments for '{name}' command")
