@@ -4,13 +4,13 @@ asked if it has not started the gateway."""
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from millstream.errors import StartError
+from millstream.host_names import is_address
 from millstream.server.cluster.slot_map import SlotMap, read_map
 from millstream.server.cluster.states import FAILED, NodeState
 from millstream.server.cluster.supervisor_link import StateLink
@@ -105,7 +105,7 @@ class MachineNodes:
     def place_of(self, node: int, local: str) -> Place:
         if self._asking is not None:
             host, port = self._asking.host, self._asking.ports[node]
-            return Place(host, port, None, self._folders[node] if _is_address(host) else None)
+            return Place(host, port, None, self._folders[node] if is_address(host) else None)
         return Place(local, self._port + node + 1, None, self._folders[node])
 
     def ports_for(self, *, is_tls: bool) -> Mapping[bytes, int]:
@@ -148,12 +148,3 @@ class MachineNodes:
         new, self.failed = failed - self.failed, failed
         for node in new:
             self.on_failed(node)
-
-
-def _is_address(host: str) -> bool:
-    """True for an IP address, False for a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -12,14 +12,20 @@ _SHOWN_MAX = 100
 
 def check_host(host: str) -> None:
     """ValueError, with a sentence, for a text that is neither a name nor an IP address."""
+    if not (is_address(host) or _is_name(host)):
+        raise ValueError(
+            f"{_shown(host)} is neither the name nor the IP address of a host; "
+            "give one without a port"
+        )
+
+
+def is_address(host: str) -> bool:
+    """True for an IP address, False for a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        if not _is_name(host):
-            raise ValueError(
-                f"{_shown(host)} is neither the name nor the IP address of a host; "
-                "give one without a port"
-            ) from None
+        return False
+    return True
 
 
 def _is_name(host: str) -> bool:
