@@ -67,7 +67,7 @@ class Sending:
         self._host = host
         self._client: Receiver | None = client
         self._aside: NodeConnection | None = None
-        self._ask_again: Callable[[], None] = _nothing
+        self._question: tuple[bytes, Callable[[bytes], None]] | None = None  # sent there
         self._repeats = Repeats(resume)
         self._home: int | None = None
         self._is_keeping = host.retry_s > 0  # requests, until they are answered
@@ -208,11 +208,13 @@ class Sending:
             take(reply)
             self.order.complete(answer, b"")
 
-        self._begin_aside(request, done)
+        self._question = request, done
+        self._begin_aside()
 
-    def _begin_aside(self, request: bytes, done: Callable[[bytes], None]) -> None:
+    def _begin_aside(self) -> None:
+        assert self._question is not None
+        request, done = self._question
         aside = self._aside = self.new_upstream(self.home_node())
-        self._ask_again = partial(self._begin_aside, request, done)
         aside.send(request, Call(done))
 
     def note_failed(self, node: int) -> None:
@@ -220,11 +222,10 @@ class Sending:
         aside = self._aside
         if aside is not None and aside.node == node:
             aside.drop()
-            self._ask_again()
+            self._begin_aside()
 
     def _drop_aside(self) -> None:
-        aside, self._aside = self._aside, None
-        self._ask_again = _nothing
+        aside, self._aside, self._question = self._aside, None, None
         if aside is not None:
             aside.drop()
 
@@ -462,7 +463,7 @@ class Sending:
         """A connection has ended. If all its requests only read, send them again; false if one may
         have changed something."""
         if upstream is self._aside:
-            self._ask_again()
+            self._begin_aside()
             return True
         if not self._is_keeping or upstream.has_messages or upstream.is_inside:
             return False
@@ -490,9 +491,6 @@ class Sending:
         self.order.clear()
         self._repeats.close()
         self._client = None
-
-
-def _nothing() -> None: ...
 
 
 def _with_node(replies: Sequence[bytes], at: int, count: int) -> bytes:
