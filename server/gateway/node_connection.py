@@ -21,6 +21,7 @@ from millstream.server.gateway.expected_replies import Call, Kept, Run
 from millstream.server.gateway.machine_nodes import Place
 from millstream.server.gateway.reply_scanner import ReplyError, ReplyScanner
 from millstream.server.gateway.spread_requests import SpreadPart
+from millstream.server.gateway.subscriptions import ENDED, SHARD_KINDS
 from millstream.server.monitor.line_limit import LineLimit
 from millstream.server.monitor.log import LOGGER
 from millstream.server.replication.name_lookup import connect_to_host
@@ -33,9 +34,7 @@ MESSAGES = (b"message", b"pmessage", b"smessage")
 FEW_FILES = LineLimit()
 CLIENT_REFUSALS = (TOO_MANY_CLIENTS, PROTECTED)  # before a node has read anything
 REFUSAL_MAX_BYTES = 1024
-CLOSED = b"sunsubscribe"  # without a request: the slot of a shard channel has moved
-CLOSED_STARTS = tuple(kind + b"3\r\n$12\r\n" + CLOSED for kind in (b"*", b">"))
-SHARD_KINDS = (b"ssubscribe", CLOSED)
+ENDED_STARTS = tuple(kind + b"3\r\n$12\r\n" + ENDED for kind in (b"*", b">"))
 
 
 class Receiver(Protocol):
@@ -368,7 +367,7 @@ class NodeConnection(asyncio.Protocol):
         elif reply[:1] == b"-":
             self.refuse(reply)  # the node takes no more clients
         else:
-            is_counted = reply.startswith(CLOSED_STARTS)
+            is_counted = reply.startswith(ENDED_STARTS)
             self._client.push(self._client.counted(reply) if is_counted else reply)
         return end
 
@@ -381,7 +380,7 @@ class NodeConnection(asyncio.Protocol):
             return False
         words = reply.split(b"\r\n", 3)
         kind = words[2] if len(words) > 2 else b""
-        return kind in MESSAGES or (kind == CLOSED and self._confirmed() != CLOSED)
+        return kind in MESSAGES or (kind == ENDED and self._confirmed() != ENDED)
 
     def update_reading(self) -> None:
         """Stop reading while the client does not read, or while too much waits for the replies of

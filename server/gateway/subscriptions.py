@@ -9,7 +9,8 @@ from millstream.server.gateway.reply_scanner import elements_of
 from millstream.server.protocol.resp import encode_reply
 
 SHARD_CHANNELS = "ssubscribe"
-ENDED = b"sunsubscribe"
+ENDED = b"sunsubscribe"  # also without a request: the slot of a shard channel has moved
+SHARD_KINDS = (SHARD_CHANNELS.encode(), ENDED)  # of confirmations
 
 
 class Change(NamedTuple):
