@@ -379,8 +379,8 @@ class Client(asyncio.Protocol):
         if reply.startswith(UNKNOWN):
             self._answer(reply)
             return
-        is_known = reply.startswith(PING_REFUSED) or not reply.startswith(b"-")
-        self._reader.is_trusted = self._reader.is_trusted or is_known
+        if reply.startswith(PING_REFUSED) or not reply.startswith(b"-"):
+            self._reader.is_trusted = True
         run()
 
     def _tell_all(self, raw: bytes, merge: Merge) -> None:

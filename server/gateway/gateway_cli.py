@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from millstream.errors import StartError
 from millstream.server.config.directives import Config
 from millstream.server.gateway.machine_nodes import Nodes
 from millstream.server.serve_cli import ServeCommand, as_directives, config_option
@@ -55,7 +56,6 @@ def gateway(
     it is stopped (Ctrl-C, SIGTERM). There may be any number of them, also on one port."""
     named = {"port": port, "bind": bind, "dir": dir}
     named |= {f"cluster-{name.replace('_', '-')}": value for name, value in of_cluster.items()}
-    from millstream.errors import StartError
     from millstream.server.gateway.gateway_process import serve_nodes
 
     def nodes_of(config: Config) -> Nodes:
@@ -80,7 +80,6 @@ def _nodes_of_machine(config: Config) -> Nodes:
 
 def _stored_nodes(config: Config) -> Nodes:
     """The shards of the cluster that the directives name. StartError if they are wrong."""
-    from millstream.errors import StartError
     from millstream.server.cluster.store.store_opening import configured_store
     from millstream.server.gateway.stored_nodes import StoredNodes
     from millstream.server.net.tls_contexts import make_link_context

@@ -144,7 +144,7 @@ class NodeConnection(asyncio.Protocol):
                 )  # fmt: skip
         except (OSError, TimeoutError) as problem:
             LOGGER.debug("gateway  %s:%d: %s", host, port, problem)
-            if isinstance(problem, OSError) and problem.errno == errno.EMFILE:
+            if problem.errno == errno.EMFILE:
                 self._warn_of_files(host, port)
             self.refuse(self.unreachable)
 
