@@ -1,8 +1,8 @@
 """The ports of nodes in replies to clients.
 
 A node replies with the ports for TLS if it is asked over TLS. The gateway may ask it in another way
-than a client asks the gateway. Nodes are distinguished by their IDs, because
-those of different machines may have the same port.
+than a client asks the gateway. Nodes are distinguished by their IDs, because those of different
+machines may have the same port.
 """
 
 from __future__ import annotations
