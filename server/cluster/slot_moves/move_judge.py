@@ -265,7 +265,7 @@ class _Look:
             return
         step = None if found is None else found.record.step
         is_owned = owners_of(self._view.map, ranges) == {self._shard}
-        if step in (Step.MOVED, Step.DONE) or (step is None and is_owned):
+        if step in OWNED or (step is None and is_owned):
             if Step.MOVED not in self._judge.stopped:
                 self._data.own(move, self._view.map.epoch)
         else:

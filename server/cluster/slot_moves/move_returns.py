@@ -20,6 +20,7 @@ from millstream.commands.admin.cluster_peers import ReturnRequest
 from millstream.server.cluster.cluster_view import ClusterView, Found
 from millstream.server.cluster.member_actions import Action, Address, AskReturn
 from millstream.server.cluster.slot_moves.move_data import Left
+from millstream.server.cluster.slot_moves.move_rules import OWNED
 from millstream.server.cluster.store.records import MoveRecord, Step
 
 log = logging.getLogger("millstream.cluster")
@@ -146,8 +147,7 @@ class Returns:
     def is_void(self, view: ClusterView) -> bool:
         """True if a view has slots here that were given back."""
         return any(
-            view.moves[move].record.step in (Step.MOVED, Step.DONE)
-            and view.moves[move].record.retries < retries
+            view.moves[move].record.step in OWNED and view.moves[move].record.retries < retries
             for move, retries in self._given_back.items()
             if move in view.moves
         )

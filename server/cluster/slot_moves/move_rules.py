@@ -122,7 +122,7 @@ def may_keep_later(changed: Collection[str], view: ClusterView, led_shard: str) 
             continue
         record = found.record
         at_once = {
-            record.source: record.step not in (Step.MOVED, Step.DONE),
+            record.source: record.step not in OWNED,
             record.target: record.step not in (Step.HANDING, Step.DONE),
         }
         if at_once.get(led_shard):
