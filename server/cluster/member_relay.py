@@ -121,7 +121,7 @@ class MessageLink:
         self.dropped += is_refused
 
     def not_accepted(self, reason: str) -> None:
-        """The other node does not believe this one."""
+        """The other node does not accept this one."""
         if not reason.startswith(NOT_YET):
             self._warnings.warn((self.address, reason), NOT_ACCEPTED, *self.address, reason)
         self.refused(reason)

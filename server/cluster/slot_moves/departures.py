@@ -128,7 +128,7 @@ class Departures:
             feed.acknowledge(number)
 
     def ask(self, client: Any, asked_round: int) -> None:
-        """HANDSLOTS: the target wants the hand-over."""
+        """HANDSLOTS: the target asks for the hand-over."""
         feed = self._by_client.get(client.id)
         if feed is not None:
             feed.asked_round = max(feed.asked_round, asked_round)

@@ -202,8 +202,8 @@ class MoveJudge:
         return ""
 
     def is_older(self, view: ClusterView) -> bool:
-        """True if the store has an older state than the data here, or than was believed when slots
-        were given back."""
+        """True if the store has an older state than the data here, or than it had when slots were
+        given back."""
         return view.map.epoch < self.data.epoch or self.returns.is_void(view)
 
     def _note_versions(self, view: ClusterView, now_ms: int) -> None:

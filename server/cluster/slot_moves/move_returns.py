@@ -3,7 +3,7 @@
 The store says that a hand-over was taken back. This is certain for a primary that has recorded
 LEAVE itself, and has followed the store without a gap since. After a gap, the store may have been
 restored from a backup of before the end of the hand-over, and the other shard may serve the slots.
-An heir or a restarted primary does not know what the store had meanwhile.
+A later primary, or one that was restarted, does not know what the store had meanwhile.
 
 They ask the primary of the other shard. It refuses if its data has the slots. Otherwise it frees
 what it has copied, and answers when no election of its shard loses that. An answer counts for the
