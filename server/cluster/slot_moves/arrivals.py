@@ -16,7 +16,7 @@ from millstream.server.cluster.slot_moves.slot_import import MoveOrder, SlotImpo
 
 log = logging.getLogger("millstream.cluster")
 
-OWNED_MAX = 64
+FRAMES_MAX = 64  # that are remembered, of each kind
 
 
 class Arrivals:
@@ -130,20 +130,21 @@ class Arrivals:
         if move in self._parts.data.imports:
             self._parts.data.note_owned(move, epoch)
             self._parts.persistence.commits.flush_tick()
-            self._note_owned(move)
+            self._note_last_frame(self._owned, move)
 
     def is_settled(self, move: str) -> bool:
         """True if no election here loses that the slots are owned."""
         if move in self._parts.data.imports:
             return False
         if move not in self._owned:
-            self._note_owned(move)
+            self._note_last_frame(self._owned, move)
         return self._parts.safe_seq() >= self._owned[move]
 
-    def _note_owned(self, move: str) -> None:
-        if len(self._owned) >= OWNED_MAX:
-            del self._owned[next(iter(self._owned))]
-        self._owned[move] = self._parts.persistence.commits.last_seq
+    def _note_last_frame(self, frames: dict[str, int], move: str) -> None:
+        """Remember the last frame for a move, and forget the oldest of too many moves."""
+        if len(frames) >= FRAMES_MAX:
+            del frames[next(iter(frames))]
+        frames[move] = self._parts.persistence.commits.last_seq
 
     def drop(self, move: str, epoch: int) -> None:
         """End a move, and free what has arrived."""
@@ -166,9 +167,7 @@ class Arrivals:
             parts.persistence.commits.flush_tick()
             parts.data.note_absent(move)
             parts.persistence.commits.flush_tick()
-            if len(self._given_back) >= OWNED_MAX:
-                del self._given_back[next(iter(self._given_back))]
-            self._given_back[move] = parts.persistence.commits.last_seq
+            self._note_last_frame(self._given_back, move)
             log.info("move %s: its slots stay with the other shard", move)
         if parts.safe_seq() < self._given_back[move]:
             raise CommandError("TRYAGAIN it is not on enough disks yet")

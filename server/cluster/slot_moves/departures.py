@@ -24,6 +24,7 @@ from millstream.server.replication.feeds import Feeds
 from millstream.server.replication.history import Histories, has_frame
 from millstream.server.replication.resync import Resync
 from millstream.server.replication.terms import Terms
+from millstream.storage.keyspace.slot_ranges import Ranges
 
 log = logging.getLogger("millstream.cluster")
 
@@ -210,12 +211,16 @@ class Departures:
         """Stop serving the slots: record LEAVE in a frame of its own. CommandError if there is no
         space for it."""
         parts, move = self._parts, feed.move
-        commits = parts.persistence.commits
+        self._record_left(move, feed.ranges, self.target_of(move))
+        last_seq = parts.persistence.commits.last_seq
+        self._left[move] = LeftInTerm(last_seq, parts.executor.read_ns())
+        log.info("move %s: the slots have left with frame %d", move, last_seq)
+
+    def _record_left(self, move: str, ranges: Ranges, shard: str) -> None:
+        commits = self._parts.persistence.commits
         commits.flush_tick()
-        parts.data.note_left(move, feed.ranges, self.target_of(move))
+        self._parts.data.note_left(move, ranges, shard)
         commits.flush_tick()
-        self._left[move] = LeftInTerm(commits.last_seq, parts.executor.read_ns())
-        log.info("move %s: the slots have left with frame %d", move, commits.last_seq)
 
     # What the judge orders
 
@@ -227,9 +232,7 @@ class Departures:
         """This shard has these slots, and LEAVE was lost: hide the keys that are here."""
         ranges = self._parts.data.shown_of(slots)
         if ranges:
-            self._parts.persistence.commits.flush_tick()
-            self._parts.data.note_left(move, ranges, shard)
-            self._parts.persistence.commits.flush_tick()
+            self._record_left(move, ranges, shard)
             log.warning(
                 "move %s: a failover has lost that the slots have left: they are hidden", move
             )
