@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVarTuple
 
 from millstream.errors import CommandError
 from millstream.server.cluster.slot_moves.arrivals import Arrivals
@@ -15,6 +15,8 @@ from millstream.server.cluster.slot_moves.slot_data import SlotData
 from millstream.server.cluster.slot_moves.slot_import import MoveOrder
 from millstream.server.replication.role import Role
 from millstream.storage.keyspace.slot_ranges import Ranges
+
+Words = TypeVarTuple("Words")
 
 log = logging.getLogger("millstream.cluster")
 
@@ -119,7 +121,7 @@ class MoveLinks:
         return self.arriving.has_all(move, revision)
 
     def own(self, move: str, epoch: int) -> None:
-        self._try(lambda move: self.arriving.own(move, epoch), move)
+        self._try(self.arriving.own, move, epoch)
 
     def is_settled(self, move: str) -> bool:
         return self.arriving.is_settled(move)
@@ -136,13 +138,13 @@ class MoveLinks:
         self._try(self.leaving.stay, move)
 
     def hide(self, move: str, slots: Collection[int], shard: str) -> bool:
-        return self._try(lambda move: self.leaving.hide(move, slots, shard), move)
+        return self._try(self.leaving.hide, move, slots, shard)
 
     def drop(self, move: str, epoch: int) -> None:
-        self._try(lambda move: self.arriving.drop(move, epoch), move)
-        self._try(lambda move: self.leaving.drop(move, epoch), move)
+        self._try(self.arriving.drop, move, epoch)
+        self._try(self.leaving.drop, move, epoch)
 
-    def _try(self, order: Callable[[str], None], move: str) -> bool:
+    def _try(self, order: Callable[[str, *Words], None], move: str, *words: *Words) -> bool:
         """Carry out an order that records a frame; true if it was. The judge gives some as soon as
         this node is the primary in the store. Before its term begins here, a frame would continue
         the line of history of the old primary, which may have made another one with this number."""
@@ -150,7 +152,7 @@ class MoveLinks:
         if terms is None or not terms.is_leading:
             return False
         try:
-            order(move)
+            order(move, *words)
         except CommandError as error:
             log.warning("move %s: %s", move, error.message)
             return False
