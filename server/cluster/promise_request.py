@@ -59,21 +59,24 @@ class Asker:
     async def ask(self, address: Address, asked: PromiseRequest) -> LastFrame | None:
         """The last frame on the disk of the other member, which has promised; None if it has
         refused, or has not answered."""
-        words = [b"CLUSTER", b"PROMISE", *(str(one).encode() for one in asked)]
-        return await self._answer(address, words, _standing)
+        return await self._answer(address, b"PROMISE", asked, _standing)
 
     async def ask_return(self, address: Address, asked: ReturnRequest) -> bool:
         """True if the primary of another shard has given slots back."""
-        words = [b"CLUSTER", b"RETURNSLOTS", *(str(one).encode() for one in asked)]
-        return await self._answer(address, words, _line) == b"+OK"
+        return await self._answer(address, b"RETURNSLOTS", asked, _line) == b"+OK"
 
     async def _answer(
-        self, address: Address, words: list[bytes], read: Callable[[Reader], Awaitable[Answer]]
+        self,
+        address: Address,
+        name: bytes,
+        asked: PromiseRequest | ReturnRequest,
+        read: Callable[[Reader], Awaitable[Answer]],
     ) -> Answer | None:
-        """The answer to a request; None if it is an error, or there is none."""
+        """The answer to a subcommand of CLUSTER; None if it is an error, or there is none."""
         host, port = address
         if not host:
             return None
+        words = [b"CLUSTER", name, *(str(one).encode() for one in asked)]
         shown = b" ".join(words[1:4]).decode()
         try:
             async with asyncio.timeout(ANSWER_S):
