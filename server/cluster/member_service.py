@@ -334,7 +334,7 @@ class MemberService:
             has_order = any(map(needs_disk, member.actions))
             if has_order or not may_keep_later(changed, view, led_shard):
                 self._contents = contents
-                if member.is_leading and gains_slots(changed, view, led_shard):
+                if gains_slots(changed, view, led_shard):
                     self._is_limited = self.terms.confirming.limit(last_seq)
                 self._keeping.write_now()
                 self._on_change()

@@ -182,9 +182,10 @@ class Confirming:
     def limit(self, seq: int) -> bool:
         """Confirm no frame after this one until `end_limit`. False without members that confirm:
         then nothing is limited."""
-        if self.is_leading and self.durable:
+        is_limited = self.is_leading and bool(self.durable)
+        if is_limited:
             self._limit_seq = seq
-        return bool(self.is_leading and self.durable)
+        return is_limited
 
     def end_limit(self) -> None:
         self._limit_seq = ALL_FRAMES

@@ -111,8 +111,9 @@ class Returns:
             return
         self._asked_ms[move, shard] = now_ms
         state = self._answers[move][0]
-        is_open = state.found is not None and state.found.record.step is Step.COPYING
-        retries = state.found.record.retries if is_open and state.found is not None else NEVER
+        retries = NEVER
+        if state.found is not None and state.found.record.step is Step.COPYING:
+            retries = state.found.record.retries
         asked = ReturnRequest(move, found.record.primary, found.record.term, retries)
         leader.actions.append(AskReturn(address, asked, shard, state))
 

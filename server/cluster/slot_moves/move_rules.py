@@ -99,7 +99,7 @@ def problem_of(move: str, found: Found[MoveRecord], view: ClusterView) -> str:
 
 
 def gains_slots(changed: Collection[str], view: ClusterView, led_shard: str) -> bool:
-    """True if these changes of the store give slots to a shard."""
+    """True if these changes of the store give slots to this shard; not if it is ""."""
     moves = [view.moves.get(name.removeprefix(MOVE)) for name in changed]
     return any(
         found is not None and (found.record.target, found.record.step) == (led_shard, Step.MOVED)
