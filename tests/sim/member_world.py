@@ -791,8 +791,11 @@ class World:
         if self._backup is None or self.chance.random() < 0.5:
             self._backup = self.store.copy()
         else:
-            self.store = self._backup.restarted(self.now_ms / 1000)
-            self.note("store restored")
+            self.replace_store(self._backup)
+
+    def replace_store(self, backup: StoreState) -> None:
+        self.store = backup.restarted(self.now_ms / 1000)
+        self.note("store restored")
 
     def _lose_store(self) -> None:
         """The store has a new and empty disk."""
@@ -831,6 +834,16 @@ class World:
         self.tell_watches()
         return True
 
+    def _recover_lost(self) -> bool:
+        """Recover the store if it is lost. False if nodes have different states of it, because one
+        has taken part with a restored one."""
+        if self.is_store_lost:
+            if not self.recover([*self.nodes.values()]):
+                demand(self.restores > 0, "a lost store cannot be recovered")
+                return False
+            self.pass_time(20_000)
+        return True
+
     def heal(self) -> None:
         self.note("all heals")
         self.cut.clear()
@@ -849,11 +862,8 @@ class World:
         self.heal()
         self.lost_replies = self.slow = self.full_disks = 0
         self.pass_time(20_000)
-        if self.is_store_lost:
-            if not self.recover([*self.nodes.values()]):
-                demand(self.restores > 0, "a lost store cannot be recovered")
-                return  # a restored one was believed by a node
-            self.pass_time(20_000)
+        if not self._recover_lost():
+            return
         leaders = self.leaders()
         demand(len(leaders) == 1, f"{len(leaders)} members lead after 20 quiet seconds")
         count = len(self.confirmed)
@@ -875,7 +885,5 @@ def play(seed: int, steps: int = STEPS) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    played = play_seeds(
-        "tests.sim.member_world", lambda seed, steps: Play(play(seed, steps)), STEPS
-    )
+    played = play_seeds(World.module, lambda seed, steps: Play(play(seed, steps)), STEPS)
     sys.exit(played)

@@ -574,12 +574,6 @@ class MoveWorld(World):
         self.at(at_ms, lambda: self.replace_store(backup))
         self.at(at_ms + AWAY_MS + chance.uniform(0, 500), heal)
 
-    def _restore_store(self) -> None:
-        if self._backup is None or self.chance.random() < 0.5:
-            self._backup = self.store.copy()
-        else:
-            self.replace_store(self._backup)
-
     def replace_store(self, backup: StoreState) -> None:
         """The store ends. It takes a while until there is the restored one."""
         if self.is_store_away:
@@ -603,11 +597,8 @@ class MoveWorld(World):
         self.heal()
         self.store.commit([], [Change(BACKUP_LOCK, None)])
         self.pass_time(20_000)
-        if self.is_store_lost:
-            if not self.recover([*self.nodes.values()]):
-                demand(self.restores > 0, "a lost store cannot be recovered")
-                return  # a restored one was believed by a node
-            self.pass_time(20_000)
+        if not self._recover_lost():
+            return
         for _ in range(200):
             if all(found.record.step in ENDED for found in self.view.moves.values()):
                 break
@@ -647,5 +638,5 @@ def play(seed: int, steps: int = STEPS) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    played = play_seeds("tests.sim.move_world", lambda seed, steps: Play(play(seed, steps)), STEPS)
+    played = play_seeds(MoveWorld.module, lambda seed, steps: Play(play(seed, steps)), STEPS)
     sys.exit(played)

@@ -77,6 +77,14 @@ def primary(world: MoveWorld, shard: str) -> MoveNode:
     return found
 
 
+def begin_hand_over(world: MoveWorld) -> None:
+    """Slots of s1 have left, and the map does not say yet that s2 has them."""
+    world.plan(((0, 5000),), "s2")
+    wait_for(world, Step.HANDING)
+    while not primary(world, "s1").run.replica.state.left:
+        world.pass_time(1)
+
+
 @pytest.mark.parametrize("shard", ["s1", "s2"])
 @pytest.mark.parametrize(
     ("step", "size"),
@@ -104,10 +112,7 @@ def test_a_move_continues_after_a_crash_at_each_step(
 
 def test_the_source_serves_again_when_the_target_is_silent() -> None:
     world = begun()
-    world.plan(((0, 5000),), "s2")
-    wait_for(world, Step.HANDING)
-    while not primary(world, "s1").run.replica.state.left:
-        world.pass_time(1)
+    begin_hand_over(world)
     primary(world, "s2").is_frozen = True
     wait_for(world, Step.COPYING)
     found = world.view.moves["1"].record
@@ -122,7 +127,8 @@ def test_the_source_serves_again_when_the_target_is_silent() -> None:
 
 def test_a_store_with_an_earlier_step_is_not_believed() -> None:
     """The target has the answer of the source, which serves the slots again. It gives up the
-    hand-over, because it has not seen all states of the store; then the source believes it."""
+    hand-over, because it has not seen all states of the store. Then the source uses
+    the store again."""
     world = begun((3, 1))
     world.plan(((0, 5000),), "s2")
     wait_for(world, Step.HANDING)
@@ -169,10 +175,7 @@ def test_an_heir_frees_the_slots_if_leave_was_lost() -> None:
 
 def handed_over(world: MoveWorld) -> StoreState:
     """Slots of s1 move to s2 while no node of s1 sees the store; its state during the hand-over."""
-    world.plan(((0, 5000),), "s2")
-    wait_for(world, Step.HANDING)
-    while not primary(world, "s1").run.replica.state.left:
-        world.pass_time(1)
+    begin_hand_over(world)
     backup = world.store.copy()
     world.store_cut = {*world.view.shards["s1"].record.members}
     wait_for(world, Step.MOVED)
@@ -214,10 +217,7 @@ def test_a_source_doubts_a_store_from_before_its_end(what: str) -> None:
 def test_slots_stay_after_a_gap_in_the_hand_over() -> None:
     """The store is the same, or the target has not seen the end: it gives the slots back."""
     world = begun((3, 1))
-    world.plan(((0, 5000),), "s2")
-    wait_for(world, Step.HANDING)
-    while not primary(world, "s1").run.replica.state.left:
-        world.pass_time(1)
+    begin_hand_over(world)
     world.replace_store(world.store.copy())
     world.pass_time(AWAY_MS + 3000)
     assert world.counts["asks"]
@@ -230,11 +230,8 @@ def test_slots_stay_after_a_gap_in_the_hand_over() -> None:
 def test_an_operator_takes_slots_back_from_a_lost_shard(is_in_store: bool) -> None:
     """At the source, or without it."""
     world = begun()
-    world.plan(((0, 5000),), "s2")
-    wait_for(world, Step.HANDING)
+    begin_hand_over(world)
     source, target = primary(world, "s1"), primary(world, "s2")
-    while not source.run.replica.state.left:
-        world.pass_time(1)
     target.is_frozen = True
     source.crash(keeps_all=True)
     wait_for(world, Step.COPYING)
