@@ -85,7 +85,8 @@ class Failure(CliError):
 
 
 class SourceLost(Failure):
-    """The server of which a copy is made cannot be reached, or the connection broke."""
+    """The server of which a copy is made cannot be reached or does not serve its shard, or the
+    connection broke."""
 
 
 def check_option(text: str) -> Callable[[Any], Any]:
@@ -331,7 +332,8 @@ def copy_of_server(
             with progress(f"copying {_shown(disk)}") as tell:
                 copied = copy_from_server(received, disk, tell)
         except Refused as error:
-            raise Failure(Outcome.REFUSED, f"{server.name}: {_refusal(str(error))}") from None
+            kind = SourceLost if str(error).startswith("CLUSTERDOWN") else Failure
+            raise kind(Outcome.REFUSED, f"{server.name}: {_refusal(str(error))}") from None
         except (Broken, ToolError) as error:
             text = error.message if isinstance(error, ToolError) else f"{server.name}: {error}"
             kind = SourceLost if isinstance(error, Broken | Unreachable) else Failure

@@ -210,7 +210,7 @@ DIFFERENT_ARGUMENTS = {
 OURS_ALONE = {
     "backup", "cluster|myshardid", "cluster|peer", "cluster|promise", "cluster|relay",
     "cluster|seen", "cluster|copyslots", "cluster|ackslots", "cluster|handslots",
-    "cluster|migration",
+    "cluster|returnslots", "cluster|migration",
     "tabort", "tack", "tappend", "tappendmany", "tappendonce", "tappev", "tblocks", "tcancel",
     "tcomplete", "tcreate", "textend", "tgroup", "tinfo", "tmread", "tnack", "tpeek", "tpolicy",
     "tposition", "trange", "tread", "tredrive", "trenew", "treserve", "trestore", "tschedule",

@@ -701,6 +701,7 @@ def test_actions_are_done_in_their_role(ours: Server, new_board: Boards) -> None
             act(board, f"{path}?db=0&key=jobs&name=g", form)
         with ours.client() as client:
             fill_managed(client)
+        assert fetch(board.port, "/stream?db=0&key=mail").status == 200
         for path, form in (
             ("/group/retry", ""),
             ("/group/give-back", "number=0"),

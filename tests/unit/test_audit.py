@@ -41,11 +41,11 @@ NOT_AUDITED = {
     "cluster|saveconfig",
     # What the nodes of a cluster send each other.
     "cluster|peer", "cluster|promise", "cluster|relay", "cluster|seen",
-    "cluster|copyslots", "cluster|ackslots", "cluster|handslots",
+    "cluster|copyslots", "cluster|ackslots", "cluster|handslots", "cluster|returnslots",
 }  # fmt: skip
 # Directives whose name looks like a secret's.
 NOT_SECRET = {
-    "metrics-auth", "cluster-etcd-password-file", "cluster-etcd-key",
+    "metrics-auth", "cluster-etcd-password-file", "cluster-etcd-key", "cluster-secret-file",
     "tls-auth-clients", "tls-auth-clients-user", "tls-key-file", "tls-client-key-file",
     "key-load-delay", "rdb-key-save-delay", "notify-keyspace-events", "tracking-table-max-keys",
 }  # fmt: skip
