@@ -336,6 +336,7 @@ class MemberService:
                 self._contents = contents
                 if gains_slots(changed, view, led_shard):
                     self._is_limited = self.terms.confirming.limit(last_seq)
+                self._extend_lease()  # a deposed primary serves no reads while the disk is slow
                 self._keeping.write_now()
                 self._on_change()
                 return

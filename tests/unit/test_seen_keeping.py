@@ -184,6 +184,21 @@ def test_slots_are_served_and_not_confirmed_before() -> None:
     asyncio.run(play())
 
 
+def test_a_deposed_primary_serves_no_reads_on_a_slow_disk() -> None:
+    async def play() -> None:
+        node = Service(limits=True)
+        node.service.terms.extend_lease = lambda until_ms: node.events.append(until_ms)
+
+        def depose(view: object, now_ms: int) -> None:
+            node.member.is_leading, node.member.actions = False, [Lead(5, (), 1)]
+
+        node.member.take = depose
+        await node.take(Step.COPYING)
+        assert node.events[: node.events.index("written")] == [0, "waits"]
+
+    asyncio.run(play())
+
+
 def test_orders_wait_until_the_disk_has_what_causes_them() -> None:
     async def play() -> None:
         node = Service(limits=True)
