@@ -9,14 +9,17 @@ elsewhere, or redis-server, which tests the tools themselves).
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from millstream.server.monitor import huge_pages
@@ -30,6 +33,7 @@ START_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 30.0
 JOURNAL_KEPT_BYTES = 500_000
 PORT_ATTEMPTS = 5
+FIRST_PORT, PORTS_EACH, PORT_RANGES = 10_000, 1000, 10
 _PR_SET_PDEATHSIG = 1
 ENVIRONMENT = dict(os.environ)  # of the test run, before any test changes it
 
@@ -39,11 +43,25 @@ DIRECTIVES = {"appendfsync": "always", "enable-debug-command": "local"}
 RESTART_WAYS = ("SIGTERM", "SIGKILL", "SAVE and SIGKILL", "BGREWRITEAOF and SIGKILL")
 
 
+def _own_ports() -> Iterator[int]:
+    """Ports that no other worker of the tests uses, that the system does not give to clients, and
+    that are not those of `shards`. In turn: none is used again soon."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = FIRST_PORT + worker % PORT_RANGES * PORTS_EACH
+    start = random.randrange(PORTS_EACH)
+    return (first + (start + number) % PORTS_EACH for number in itertools.count())
+
+
+_PORTS = _own_ports()
+
+
 def free_port() -> int:
-    """A port that is free at this moment, chosen by the operating system."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free at this moment, and that no other test takes before it is used."""
+    for port in itertools.islice(_PORTS, PORTS_EACH):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"none of {PORTS_EACH} ports is free")
 
 
 # sys.prefix, not the executable's real path: a virtualenv's python is a link to the outside.
