@@ -10,6 +10,7 @@ from millstream.commands.runtime.context import Session
 from millstream.server.cluster.cluster_view import ClusterView
 from millstream.server.cluster.member_service import MemberService
 from millstream.server.cluster.node import endpoint_of, local_end, port_of
+from millstream.server.cluster.slot_moves.move_rules import owned_by
 from millstream.server.cluster.states import FAILED, LOADING, ONLINE
 from millstream.server.cluster.store.records import NodeRecord
 from millstream.server.config.directives import Config
@@ -117,7 +118,7 @@ class MemberTable:
         return NodeRow(
             node,
             found.id if found is not None else NO_ID,
-            self._ranges_of(shard) if node == primary else (),
+            owned_by(self.view.map, shard) if self.view and shard and node == primary else (),
             record.host,
             record.hostname,
             endpoint_of(config, record.host, record.hostname),
@@ -139,7 +140,3 @@ class MemberTable:
             return service.enrollment.record
         host = local_end(session, 0)[0]
         return NodeRecord(host, self._config.port, self._config.tls.port, "", "", "", "")
-
-    def _ranges_of(self, shard: str | None) -> tuple[tuple[int, int], ...]:
-        ranges = self.view.map.ranges if self.view else ()
-        return tuple((first, last) for first, last, name in ranges if name == shard)
