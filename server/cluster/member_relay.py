@@ -15,6 +15,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from millstream.commands.admin.cluster_peers import MessageKind
@@ -98,13 +99,8 @@ class MessageLink:
         try:
             context = self._make_context()
             async with asyncio.timeout(CONNECT_S):
-                await connect_to_host(
-                    host, port,
-                    lambda address: self._loop.create_connection(
-                        lambda: connection, address, port, ssl=context,
-                        server_hostname=host if context is not None else None,
-                    ),
-                )  # fmt: skip
+                connect = partial(self._loop.create_connection, lambda: connection)
+                await connect_to_host(host, port, connect, context)
         except (OSError, TimeoutError, StartError) as problem:
             self._connecting = None
             self._lose(str(problem) or "it has not answered in time", self._loop.time())

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from millstream.commands.admin.cluster_peers import LastFrame, PromiseRequest, ReturnRequest
@@ -100,13 +101,8 @@ class Asker:
     ) -> Answer:
         context = self._make_context()
         async with asyncio.timeout(CONNECT_S):
-            reader, writer = await connect_to_host(
-                host, port,
-                lambda address: asyncio.open_connection(
-                    address, port, limit=LINE_BYTES, ssl=context,
-                    server_hostname=host if context is not None else None,
-                ),
-            )  # fmt: skip
+            connect = partial(asyncio.open_connection, limit=LINE_BYTES)
+            reader, writer = await connect_to_host(host, port, connect, context)
         try:
             writer.write(encode_request([b"CLUSTER", b"PEER", self._secret()]))
             try:

@@ -12,6 +12,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, cast
 
 from millstream.server.clients import PROTECTED, TOO_MANY_CLIENTS
@@ -127,7 +128,6 @@ class NodeConnection(asyncio.Protocol):
 
     async def _connect(self, place: Place) -> None:
         host, port, tls, folder = place
-        name = host if tls is not None else None
         try:
             async with asyncio.timeout(CONNECT_S):
                 loop = asyncio.get_running_loop()
@@ -136,12 +136,8 @@ class NodeConnection(asyncio.Protocol):
                     self._introduction = introduction(self._client.session.address, host)
                     await loop.create_unix_connection(lambda: self, sock=found)
                     return
-                await connect_to_host(
-                    host, port,
-                    lambda address: loop.create_connection(
-                        lambda: self, address, port, ssl=tls, server_hostname=name
-                    ),
-                )  # fmt: skip
+                connect = partial(loop.create_connection, lambda: self)
+                await connect_to_host(host, port, connect, tls)
         except (OSError, TimeoutError) as problem:
             LOGGER.debug("gateway  %s:%d: %s", host, port, problem)
             if problem.errno == errno.EMFILE:

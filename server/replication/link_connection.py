@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, Protocol, cast
 
 from millstream import __version__
@@ -237,13 +238,7 @@ async def _connect(
     factory = lambda: cast(asyncio.BaseProtocol, connection)  # noqa: E731
     try:
         async with asyncio.timeout(_CONNECT_S):
-            context = make_context()
-            options: dict[str, Any] = {}
-            if context is not None:
-                options = {"ssl": context, "server_hostname": host}
-            await connect_to_host(
-                host, port,
-                lambda address: loop.create_connection(factory, address, port, **options),
-            )  # fmt: skip
+            connect = partial(loop.create_connection, factory)
+            await connect_to_host(host, port, connect, make_context())
     except (OSError, TimeoutError, StartError) as error:
         connection.connection_lost(error)

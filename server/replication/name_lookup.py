@@ -58,16 +58,18 @@ async def look_up(host: str, port: int) -> list[str]:
 
 
 async def connect_to_host(
-    host: str, port: int, connect: Callable[[str], Awaitable[Connected]]
+    host: str, port: int, connect: Callable[..., Awaitable[Connected]], tls: ssl.SSLContext | None
 ) -> Connected:
-    """The result of `connect` for the first address of a host that accepts a connection. OSError of
-    the last one, or if there is none."""
+    """The result of `connect`, such as `asyncio.open_connection`, for the first address of a host
+    that accepts a connection. OSError of the last one, or if there is none. With TLS, the
+    certificate has to have the name of the host."""
+    options = {} if tls is None else {"ssl": tls, "server_hostname": host}
     *others, last = await look_up(host, port)
     for address in others:
         try:
-            return await connect(address)
+            return await connect(address, port, **options)
         except ssl.SSLError:
             raise
         except OSError:
             continue
-    return await connect(last)
+    return await connect(last, port, **options)

@@ -115,15 +115,9 @@ async def send(
     """Send a request; the reply, for as long as it is read. NotSent if no connection is made within
     the limit, which holds for nothing else."""
     _, host, port, tls = endpoint
-    name = host if tls is not None else None
     try:
         async with asyncio.timeout(limit_s):
-            reader, writer = await connect_to_host(
-                host, port,
-                lambda address: asyncio.open_connection(
-                    address, port, ssl=tls, server_hostname=name
-                ),
-            )  # fmt: skip
+            reader, writer = await connect_to_host(host, port, asyncio.open_connection, tls)
     except TimeoutError:
         raise NotSent("no connection in time") from None
     except (OSError, ssl.CertificateError) as problem:
